@@ -1,0 +1,5 @@
+"""Pure functions on tensors, in the paper's symbols."""
+
+from prism.ops.delta import delta_rule, delta_rule_step
+
+__all__ = ["delta_rule", "delta_rule_step"]

@@ -1,0 +1,145 @@
+"""The recurrence S_t = α_t S_{t-1} (I − ε_t k¹_t k¹_tᵀ) + Σ_l β^l_t δ^l_t k^l_tᵀ, read o_t = scale · S_t q_t."""
+
+import importlib
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from prism.ops.operands import Operands, operands
+from prism.errors import suggest
+
+Backend = Literal["auto", "reference", "chunk", "cpu"]
+_MODULES = {"chunk": "prism.ops.chunk", "cpu": "prism.ops.cpu"}
+
+
+def delta_rule(
+    q: Float[Tensor, "B T H K"],
+    k: Float[Tensor, "B T H *L K"],
+    v: Float[Tensor, "B T H *L V"],
+    beta: Float[Tensor, "B T H *L"],
+    log_alpha: Float[Tensor, "B T H"] | None = None,
+    *,
+    erase: Float[Tensor, "B T H"] | None = None,
+    scale: float | None = None,
+    initial_state: Float[Tensor, "N H V K"] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Int[Tensor, " N+1"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
+    """Decay, erase along the first key, write L rank-1 terms, read; the whole sequence at once.
+
+    Args:
+        q: Queries.
+        k: Directions, L a token; the first is also the one erased along. Without the L axis, L = 1.
+        v: What is written along each direction (the paper's δ).
+        beta: The strength of each write.
+        log_alpha: Logarithm of the decay, at most 0; None for no decay.
+        erase: Strength ε of the erasure; None for `beta` of the first direction, zeros for no erasure.
+        scale: Factor on the output; None for 1.
+        initial_state: The state before the first token; None for zeros.
+        output_final_state: Whether to return the state after the last token.
+        cu_seqlens: Limits 0, …, T of sequences packed into one row (B = 1), each with a state of its own.
+        backend: `reference` is the definition, one token at a time; `chunk` runs on any device; `cpu` is
+            compiled; `auto` picks by the tensors' device.
+
+    Returns:
+        The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
+    """
+    x = operands(
+        q,
+        k,
+        v,
+        beta,
+        log_alpha,
+        erase=erase,
+        scale=scale,
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+    )
+    o, S = _backend(backend, q)(x)
+    return o.to(q.dtype), S if output_final_state else None
+
+
+def _backend(name: str, q: Tensor) -> Callable[[Operands], tuple[Tensor, Tensor]]:
+    if name not in get_args(Backend):
+        raise ValueError(f"unknown backend {name!r}: {suggest(str(name), get_args(Backend))}")
+    if name == "auto":
+        name = "chunk"
+    if name == "reference":
+        return reference
+    forward: Callable[[Operands], tuple[Tensor, Tensor]] = importlib.import_module(_MODULES[name]).forward
+    return forward
+
+
+def reference(x: Operands) -> tuple[Tensor, Tensor]:
+    """The definition, one token at a time."""
+    if x.bounds is not None:
+        return _each_sequence(x, x.bounds)
+    S, o = x.S0, []
+    for t in range(x.q.shape[1]):
+        token = (x.q[:, t], x.k[:, t], x.v[:, t], x.beta[:, t], x.log_alpha[:, t], x.erase[:, t])
+        o_t, S = one_token(*token, S, x.scale)
+        o.append(o_t)
+    return (torch.stack(o, 1) if o else x.v[:, :, :, 0]), S
+
+
+def one_token(
+    q: Float[Tensor, "N H K"],
+    k: Float[Tensor, "N H L K"],
+    v: Float[Tensor, "N H L V"],
+    beta: Float[Tensor, "N H L"],
+    log_alpha: Float[Tensor, "N H"],
+    erase: Float[Tensor, "N H"],
+    S: Float[Tensor, "N H V K"],
+    scale: float,
+) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
+    """One step of the recurrence as the paper writes it (Eq. prism_update)."""
+    S = log_alpha.exp()[..., None, None] * S
+    k1 = k[:, :, 0]
+    S = S - erase[..., None, None] * torch.einsum("nhvk,nhk,nhj->nhvj", S, k1, k1)  # forget
+    S = S + torch.einsum("nhl,nhlv,nhlk->nhvk", beta, v, k)  # write B_t
+    return scale * torch.einsum("nhvk,nhk->nhv", S, q), S
+
+
+def _each_sequence(x: Operands, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    o, S = [x.v[:, :0, :, 0]], [x.S0[:0]]
+    for n, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        tokens = [y[:, a:b] for y in (x.q, x.k, x.v, x.beta, x.log_alpha, x.erase)]
+        o_n, S_n = reference(Operands(*tokens, S0=x.S0[n : n + 1], scale=x.scale, bounds=None))
+        o.append(o_n)
+        S.append(S_n)
+    return torch.cat(o, 1), torch.cat(S)
+
+
+def delta_rule_step(
+    q: Float[Tensor, "N H K"],
+    k: Float[Tensor, "N H *L K"],
+    v: Float[Tensor, "N H *L V"],
+    beta: Float[Tensor, "N H *L"],
+    log_alpha: Float[Tensor, "N H"] | None = None,
+    *,
+    erase: Float[Tensor, "N H"] | None = None,
+    scale: float | None = None,
+    state: Float[Tensor, "N H V K"] | None = None,
+) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
+    """`delta_rule` for one token a sequence: operands without the T axis, the next state always returned."""
+
+    def time_axis(y: Tensor | None) -> Tensor | None:
+        return y.unsqueeze(1) if isinstance(y, Tensor) else y
+
+    x = operands(
+        time_axis(q),
+        time_axis(k),
+        time_axis(v),
+        time_axis(beta),
+        time_axis(log_alpha),
+        erase=time_axis(erase),
+        scale=scale,
+        initial_state=state,
+    )
+    token = (y[:, 0] for y in (x.q, x.k, x.v, x.beta, x.log_alpha, x.erase))
+    o, S = one_token(*token, x.S0, x.scale)
+    return o.to(q.dtype), S

@@ -1,0 +1,73 @@
+"""Tokens to chunks and back: every sequence cut into chunks of C tokens, its last one padded with zeros.
+
+A padded token has k = 0, β = 0, ε = 0 and log α = 0: it neither decays, erases nor writes. Chunks are ordered by
+their place in the sequence first, so that one step of the loop over chunks is one slice, and longest sequence
+first, so that the sequences still running at step j are always the first `running[j]`.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Layout:
+    """Where the chunks of dense [B, T, …] or packed [1, T, …] tokens lie; C is at most the longest sequence."""
+
+    def __init__(self, B: int, T: int, bounds: tuple[int, ...] | None, C: int, device: torch.device):
+        lengths = [T] * B if bounds is None else [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        longest = max(lengths, default=0)
+        self.B, self.T, self.C = B, T, min(C, max(longest, 1))
+        self.running = [sum(n > first for n in lengths) for first in range(0, longest, self.C)]
+        self.order: Tensor | None = None  # sequences, longest first; None: as they come
+        if bounds is None:
+            return
+        order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
+        self.order = torch.tensor(order, dtype=torch.long, device=device)
+        self.inverse = torch.argsort(self.order)
+        self._source, self._target = self._rows(bounds, order, device)
+
+    def _rows(self, bounds: tuple[int, ...], order: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+        """For each chunk row its token (T: the row of zeros), and for each token its chunk row."""
+        C, start = self.C, torch.tensor(bounds[:-1])
+        length = torch.tensor(bounds[1:]) - start
+        sequence = torch.cat([torch.tensor(order[:n], dtype=torch.long) for n in self.running] or [start[:0]])
+        step = torch.repeat_interleave(torch.arange(len(self.running)), torch.tensor(self.running))
+        offset = step[:, None] * C + torch.arange(C)
+        real = offset < length[sequence][:, None]
+        source = torch.where(real, start[sequence][:, None] + offset, self.T).flatten()
+        target = torch.empty(self.T + 1, dtype=torch.long)
+        target[source] = torch.arange(source.numel())
+        return source.to(device), target[: self.T].to(device)
+
+    def groups(self, most: int) -> Iterator[tuple[int, int]]:
+        """Ranges of loop steps that hold at most `most` chunks (always at least one step)."""
+        first, held = 0, 0
+        for j, n in enumerate(self.running):
+            if held and held + n > most:
+                yield first, j
+                first, held = j, 0
+            held += n
+        if held:
+            yield first, len(self.running)
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, T, H, …] tokens as [chunks, C, H, …]."""
+        rest = x.shape[2:]
+        if self.order is not None:
+            padded = F.pad(x[0], [0, 0] * len(rest) + [0, 1])
+            return padded.index_select(0, self._source).view(-1, self.C, *rest)
+        J = len(self.running)
+        if J * self.C != self.T:
+            x = F.pad(x, [0, 0] * len(rest) + [0, J * self.C - self.T])
+        return x.reshape(self.B, J, self.C, *rest).transpose(0, 1).reshape(J * self.B, self.C, *rest)
+
+    def join(self, y: Tensor) -> Tensor:
+        """The inverse of `split`: [chunks, C, H, …] as [B, T, H, …], padding dropped."""
+        rest = y.shape[2:]
+        if self.order is not None:
+            return y.reshape(-1, *rest).index_select(0, self._target).unsqueeze(0)
+        J = len(self.running)
+        y = y.reshape(J, self.B, self.C, *rest).transpose(0, 1).reshape(self.B, J * self.C, *rest)
+        return y[:, : self.T].contiguous()
