@@ -1,0 +1,1 @@
+"""A task joins data, a scorer or model, and its metrics."""
