@@ -1,17 +1,20 @@
 """Checks that configs share: each refuses one bad field in one line that names it, its value and the remedy."""
 
-from typing import get_args
+from dataclasses import fields
+from typing import Any, TypeVar, get_args
 
 from prism.errors import InputError, suggest
 
+C = TypeVar("C")
 
-def at_least(name: str, value: float, least: float) -> None:
+
+def at_least(name: str, value: int | float, least: int | float) -> None:
     """Refuses a number below `least` (and a boolean, which Python would take for one)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise InputError(f"{name} must be at least {least}, got {value!r}")
 
 
-def fraction(name: str, value: float) -> None:
+def fraction(name: str, value: int | float) -> None:
     """Refuses what is not in [0, 1)."""
     if not 0 <= value < 1:
         raise InputError(f"{name} must be in [0, 1), got {value!r}")
@@ -23,3 +26,12 @@ def one_of(name: str, value: object, choices: object) -> None:
     if value not in known:
         hint = suggest(str(value), known)
         raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}, {hint}")
+
+
+def from_fields(cls: type[C], values: dict[str, Any], where: str) -> C:
+    """`cls(**values)`, a misspelt field answered with the nearest right one."""
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise InputError(f"{where} has no field {name!r}: {suggest(name, known)}")
+    return cls(**values)

@@ -28,9 +28,7 @@ GROUP_ELSEWHERE = 4096
 
 def forward(x: Operands, chunk_size: int = CHUNK) -> tuple[Tensor, Tensor]:
     """The outputs and the final states; differentiable in every tensor."""
-    o, S = _Chunked.apply(
-        x.q, x.k, x.v, x.beta, x.log_alpha, x.erase, x.S0, x.scale, x.bounds, chunk_size
-    )  # type: ignore[misc]
+    o, S = _Chunked.apply(x.q, x.k, x.v, x.beta, x.log_alpha, x.erase, x.S0, x.scale, x.bounds, chunk_size)  # type: ignore[misc]
     return o, S
 
 

@@ -26,7 +26,7 @@ def delta_rule(
     scale: float | None = None,
     initial_state: Float[Tensor, "N H V K"] | None = None,
     output_final_state: bool = False,
-    cu_seqlens: Int[Tensor, " N+1"] | None = None,
+    cu_seqlens: Int[Tensor, " limits"] | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
     """Decay, erase along the first key, write L rank-1 terms, read; the whole sequence at once.
@@ -143,3 +143,8 @@ def delta_rule_step(
     token = (y[:, 0] for y in (x.q, x.k, x.v, x.beta, x.log_alpha, x.erase))
     o, S = one_token(*token, x.S0, x.scale)
     return o.to(q.dtype), S
+
+
+def delta_rule_flops(L: int, K: int, V: int, *, erases: bool = True, decays: bool = True) -> int:
+    """Floating-point operations a token and head: 2 for each multiply-add, as the definition does them."""
+    return K * V * (2 + 2 * L + 4 * erases + decays)

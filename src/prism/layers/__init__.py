@@ -1,0 +1,27 @@
+"""Sequence mixers: PRISM and every system it is compared against, under one contract (`mixer.py`)."""
+
+from typing import TYPE_CHECKING, Any
+
+from prism.registry import Registry
+
+if TYPE_CHECKING:
+    from prism.layers.mixer import Mixer, MixerConfig
+
+MIXERS: "Registry[type[Mixer]]" = Registry(
+    "mixer",
+    {
+        "prism": "prism.layers.prism:Prism",
+        "linear-attention": "prism.layers.linear_attention:LinearAttention",
+        "gated-deltanet": "prism.layers.deltanet:GatedDeltaNet",
+    },
+)
+
+
+def mixer_config(name: str, **fields: Any) -> "MixerConfig":
+    """The config of the mixer called `name`, its other fields at their defaults."""
+    from prism.config import from_fields
+
+    return from_fields(MIXERS[name].Config, fields, where=f"mixer {name!r}")
+
+
+__all__ = ["MIXERS", "mixer_config"]

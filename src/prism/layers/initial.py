@@ -1,0 +1,27 @@
+"""Initialisation, in this one place: weights of linear maps, embeddings and short convolutions.
+
+Everything else (norm scales, decay rates, gain biases) is made with its final value where it is declared, and
+nothing touches it again.
+"""
+
+from torch import nn
+
+from prism.layers.parts import ShortConv
+
+
+def initialise(module: nn.Module) -> None:
+    """Draws every weight so that inputs of unit variance give outputs of unit variance; linear biases are zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=part.in_features**-0.5)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
+            nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)
+        elif isinstance(part, ShortConv):
+            nn.init.normal_(part.weight, std=part.weight.shape[1] ** -0.5)
+
+
+def quieten(out: nn.Linear, writers: int) -> None:
+    """Scales a map that writes to the residual stream, so that `writers` of them together add unit variance."""
+    nn.init.normal_(out.weight, std=(out.in_features * writers) ** -0.5)

@@ -1,0 +1,1 @@
+"""Models: blocks around any mixer."""

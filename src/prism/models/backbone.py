@@ -1,0 +1,172 @@
+"""The backbone: pre-norm blocks x + mixer(norm(x)), x + SwiGLU(norm(x)), around any mixers, then a last norm."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from prism.config import at_least, fraction
+from prism.errors import InputError
+from prism.layers.initial import initialise, quieten
+from prism.layers.mixer import MixerConfig, State
+from prism.layers.prism import PrismConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig:
+    """A stack of blocks of one width."""
+
+    dim: int = 64
+    """Width of the residual stream."""
+    layers: int = 2
+    """Blocks."""
+    mixer: MixerConfig | tuple[MixerConfig, ...] = field(default_factory=PrismConfig)
+    """One mixer for all blocks, or one for each (a hybrid)."""
+    ffn: int | None = None
+    """Hidden width of the SwiGLU; None: 8/3 of the width, up to a multiple of 16; 0: blocks of a mixer alone."""
+    dropout: float = 0.0
+    """Rate of dropout on what each mixer and SwiGLU adds."""
+    checkpoint: bool = False
+    """Keep only the input of each block for the backward pass and compute the rest again."""
+
+    def __post_init__(self) -> None:
+        at_least("dim", self.dim, 1)
+        at_least("layers", self.layers, 1)
+        fraction("dropout", self.dropout)
+        if self.ffn is not None:
+            at_least("ffn", self.ffn, 0)
+        if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
+            raise InputError(
+                f"mixer lists {len(self.mixer)} mixers for layers = {self.layers}: give one each"
+            )
+
+    def build(self) -> "Backbone":
+        """A backbone, its weights drawn from torch's generator."""
+        return Backbone(self)
+
+    @property
+    def mixers(self) -> tuple[MixerConfig, ...]:
+        """The mixer of each block."""
+        return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,) * self.layers
+
+    @property
+    def hidden(self) -> int:
+        """Hidden width of the SwiGLU."""
+        return -(-8 * self.dim // (3 * 16)) * 16 if self.ffn is None else self.ffn
+
+
+class SwiGLU(nn.Module):
+    """out(SiLU(a) ⊙ b) with a, b from one projection."""
+
+    def __init__(self, dim: int, hidden: int):
+        super().__init__()
+        self.project = nn.Linear(dim, 2 * hidden, bias=False)
+        self.out = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
+        """Token by token."""
+        gate, value = self.project(x).chunk(2, -1)
+        return self.out(F.silu(gate) * value)
+
+
+class Block(nn.Module):
+    """One mixer and one SwiGLU, each behind a norm and added to its input."""
+
+    def __init__(self, config: BackboneConfig, mixer: MixerConfig):
+        super().__init__()
+        self.mixer = mixer.build(config.dim)
+        whole = self.mixer.whole_block
+        self.norm = None if whole else nn.RMSNorm(config.dim, eps=1e-6)
+        has_ffn = config.hidden > 0 and not whole
+        self.ffn_norm = nn.RMSNorm(config.dim, eps=1e-6) if has_ffn else None
+        self.ffn = SwiGLU(config.dim, config.hidden) if has_ffn else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: State | None,
+        cu_seqlens: Int[Tensor, " limits"] | None,
+        times: Int[Tensor, "B T 2"] | None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences."""
+        y, state = self.mixer(x if self.norm is None else self.norm(x), state, cu_seqlens, times)
+        return self._rest(x, y), state
+
+    def step(
+        self, x: Float[Tensor, "N D"], state: State | None, times: Int[Tensor, "N 2"] | None
+    ) -> tuple[Float[Tensor, "N D"], State]:
+        """One token of every sequence."""
+        y, state = self.mixer.step(x if self.norm is None else self.norm(x), state, times)
+        return self._rest(x, y), state
+
+    def _rest(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.norm is None:
+            return y
+        x = x + self.dropout(y)
+        if self.ffn is None or self.ffn_norm is None:
+            return x
+        return x + self.dropout(self.ffn(self.ffn_norm(x)))
+
+
+class Backbone(nn.Module):
+    """Embeddings in, features out; the state is one mixer state a block."""
+
+    def __init__(self, config: BackboneConfig):
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList(Block(config, mixer) for mixer in config.mixers)
+        self.norm = nn.RMSNorm(config.dim, eps=1e-6)
+        writers = config.layers * (1 + (config.hidden > 0))
+        for block in self.blocks:
+            if not block.mixer.whole_block:
+                quieten(block.mixer.out, writers)
+            if block.ffn is not None:
+                initialise(block.ffn)
+                quieten(block.ffn.out, writers)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: tuple[State, ...] | None = None,
+        cu_seqlens: Int[Tensor, " limits"] | None = None,
+        times: Int[Tensor, "B T 2"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
+        """Whole sequences, dense or packed, from the state that an earlier call returned."""
+        states = []
+        for block, before in zip(self.blocks, self._open(state), strict=True):
+            if self.config.checkpoint and self.training and torch.is_grad_enabled():
+                x, after = checkpoint(block, x, before, cu_seqlens, times, use_reentrant=False)
+            else:
+                x, after = block(x, before, cu_seqlens, times)
+            states.append(after)
+        return self.norm(x), tuple(states)
+
+    def step(
+        self,
+        x: Float[Tensor, "N D"],
+        state: tuple[State, ...] | None = None,
+        times: Int[Tensor, "N 2"] | None = None,
+    ) -> tuple[Float[Tensor, "N D"], tuple[State, ...]]:
+        """One token of every sequence."""
+        states = []
+        for block, before in zip(self.blocks, self._open(state), strict=True):
+            x, after = block.step(x, before, times)
+            states.append(after)
+        return self.norm(x), tuple(states)
+
+    def state_size(self, length: int = 0) -> int:
+        """Numbers remembered for one sequence after `length` tokens."""
+        return sum(block.mixer.state_size(length) for block in self.blocks)
+
+    def _open(self, state: tuple[State, ...] | None) -> tuple[State | None, ...]:
+        if state is None:
+            return (None,) * len(self.blocks)
+        if len(state) != len(self.blocks):
+            raise ValueError(
+                f"state must hold one entry for each of {len(self.blocks)} blocks, got {len(state)}"
+            )
+        return state

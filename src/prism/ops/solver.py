@@ -1,0 +1,39 @@
+"""The refinement loop: δ^l = φ(p^l ⊙ r^l), r^{l+1} = r^l − δ^l (Eqs. delta and residual_sub)."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+Nonlinearity = Literal["gelu", "identity"]
+Residual = Literal["subtract", "none"]
+
+
+def refine(
+    r: Float[Tensor, "*tokens V"],
+    p: Float[Tensor, "*tokens L V"] | None,
+    steps: int,
+    *,
+    nonlinearity: Nonlinearity = "gelu",
+    residual: Residual = "subtract",
+) -> Float[Tensor, "*tokens L V"]:
+    """The L corrections that are written, from the first residual alone.
+
+    Args:
+        r: The first residual, v − u (or v itself: the ablation without a residual).
+        p: The gains, one vector a step; None for a gain of 1.
+        steps: L.
+        nonlinearity: φ.
+        residual: Whether each step goes on from what the one before left (`none`: all see the first residual).
+    """
+    deltas = []
+    for l in range(steps):
+        delta = r if p is None else p[..., l, :] * r
+        if nonlinearity == "gelu":
+            delta = F.gelu(delta)
+        deltas.append(delta)
+        if residual == "subtract":
+            r = r - delta
+    return torch.stack(deltas, -2)
