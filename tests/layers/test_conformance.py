@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_packed_sequences_equal_separate_ones(mixer: Mixer) -> None:
     later = tokens(1, 2 * (len(limits) - 1))
     packed = torch.arange(0, later.shape[1] + 1, 2)
     z, _ = mixer(later, state, cu_seqlens=packed)
-    for n, (a, b) in enumerate(zip(limits, limits[1:], strict=False)):
+    for n, (a, b) in enumerate(pairwise(limits)):
         alone, alone_state = mixer(x[:, a:b])
         close(y[:, a:b], alone, f"outputs of sequence {n}")
         next_tokens = later[:, 2 * n : 2 * n + 2]
@@ -178,7 +179,7 @@ def test_calling_does_not_change_the_mixer_or_the_state_it_was_given(mixer: Mixe
 def test_bad_input_is_refused_by_name(mixer: Mixer, bad, names: list[str], monkeypatch) -> None:
     for method in ("forward", "step"):  # without the shape checks that tests add
         monkeypatch.setattr(type(mixer), method, inspect.unwrap(getattr(type(mixer), method)))
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         bad(mixer)
     for name in names:
         assert name in str(caught.value)

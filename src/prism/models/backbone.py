@@ -1,6 +1,8 @@
 """The backbone: pre-norm blocks x + mixer(norm(x)), x + SwiGLU(norm(x)), around any mixers, then a last norm."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +41,7 @@ class BackboneConfig:
         if self.ffn is not None:
             at_least("ffn", self.ffn, 0)
         if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
-            raise InputError(
-                f"mixer lists {len(self.mixer)} mixers for layers = {self.layers}: give one each"
-            )
+            raise InputError(f"mixer lists {len(self.mixer)} mixers for layers = {self.layers}: give one each")
 
     def build(self) -> "Backbone":
         """A backbone, its weights drawn from torch's generator."""
@@ -118,10 +118,11 @@ class Backbone(nn.Module):
     def __init__(self, config: BackboneConfig):
         super().__init__()
         self.config = config
-        self.blocks = nn.ModuleList(Block(config, mixer) for mixer in config.mixers)
+        blocks = [Block(config, mixer) for mixer in config.mixers]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(config.dim, eps=1e-6)
         writers = config.layers * (1 + (config.hidden > 0))
-        for block in self.blocks:
+        for block in blocks:
             if not block.mixer.whole_block:
                 quieten(block.mixer.out, writers)
             if block.ffn is not None:
@@ -137,7 +138,7 @@ class Backbone(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
         """Whole sequences, dense or packed, from the state that an earlier call returned."""
         states = []
-        for block, before in zip(self.blocks, self._open(state), strict=True):
+        for block, before in self._blocks(state):
             if self.config.checkpoint and self.training and torch.is_grad_enabled():
                 x, after = checkpoint(block, x, before, cu_seqlens, times, use_reentrant=False)
             else:
@@ -153,20 +154,17 @@ class Backbone(nn.Module):
     ) -> tuple[Float[Tensor, "N D"], tuple[State, ...]]:
         """One token of every sequence."""
         states = []
-        for block, before in zip(self.blocks, self._open(state), strict=True):
+        for block, before in self._blocks(state):
             x, after = block.step(x, before, times)
             states.append(after)
         return self.norm(x), tuple(states)
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens."""
-        return sum(block.mixer.state_size(length) for block in self.blocks)
+        return sum(block.mixer.state_size(length) for block, _ in self._blocks(None))
 
-    def _open(self, state: tuple[State, ...] | None) -> tuple[State | None, ...]:
-        if state is None:
-            return (None,) * len(self.blocks)
-        if len(state) != len(self.blocks):
-            raise ValueError(
-                f"state must hold one entry for each of {len(self.blocks)} blocks, got {len(state)}"
-            )
-        return state
+    def _blocks(self, state: tuple[State, ...] | None) -> Iterator[tuple[Block, State | None]]:
+        if state is not None and len(state) != len(self.blocks):
+            raise ValueError(f"state must hold one entry for each of {len(self.blocks)} blocks, got {len(state)}")
+        for n, block in enumerate(self.blocks):
+            yield cast(Block, block), None if state is None else state[n]

@@ -198,8 +198,10 @@ def _scatter_grads(x: _Group, dO: Tensor, S: Tensor, dS: Tensor, grads: list[Ten
     dP, dA = dO @ Y.mT, -(dR @ Y.mT)
     dW = torch.cat([dR, dY[:, :, C:] - x.A[..., C:].mT @ dR], 2)
 
-    # the decays of Γ: entry ij of P and of A grows with g_i and shrinks with g_j
+    # the decays of Γ: entry ij of P and of A grows with g_i and shrinks with g_j; where i = j there is no decay, and
+    # taking the diagonal out, not adding and subtracting it, keeps small gradients of strong decays exact
     flow = dP * x.P + dA * x.A
+    flow.view(*flow.shape[:3], L, C).diagonal(dim1=2, dim2=4).zero_()
     dg = flow.sum(-1) - flow.sum(-2).unflatten(-1, (L, C)).sum(2)
     dQS = dO @ S
     dg += decay * (dQS * x.Q).sum(-1)
@@ -209,6 +211,7 @@ def _scatter_grads(x: _Group, dO: Tensor, S: Tensor, dS: Tensor, grads: list[Ten
     dg -= x.eps * erased
     dK_end = Y @ dS
     kept = (dK_end * x.K_end).sum(-1).unflatten(-1, (L, C)).sum(2)
+    kept[..., -1] = 0
     dg -= kept
     dg[..., -1] += kept.sum(-1) + decay[..., -1] * (S * dS).sum((-1, -2))
 

@@ -1,5 +1,7 @@
 """Causal depthwise convolution: u_t = Σ_{j<W} w_{W-1-j} x_{t-j}, with the last W−1 inputs as its state."""
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -28,7 +30,7 @@ def short_conv(
         history = x.new_zeros(len(bounds) - 1, past, D)
     # each sequence gets its own history put before it; outputs at those places are dropped again
     pieces, kept = [], []
-    for n, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for n, (a, b) in enumerate(pairwise(bounds)):
         pieces += [history[n], x[0, a:b]]
         kept.append(torch.arange(a, b, device=x.device) + n * past)
     if not pieces:

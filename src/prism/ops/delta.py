@@ -2,14 +2,15 @@
 
 import importlib
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.ops.operands import Operands, operands
 from prism.errors import suggest
+from prism.ops.operands import Operands, operands
 
 Backend = Literal["auto", "reference", "chunk", "cpu"]
 _MODULES = {"chunk": "prism.ops.chunk", "cpu": "prism.ops.cpu"}
@@ -80,8 +81,7 @@ def reference(x: Operands) -> tuple[Tensor, Tensor]:
         return _each_sequence(x, x.bounds)
     S, o = x.S0, []
     for t in range(x.q.shape[1]):
-        token = (x.q[:, t], x.k[:, t], x.v[:, t], x.beta[:, t], x.log_alpha[:, t], x.erase[:, t])
-        o_t, S = one_token(*token, S, x.scale)
+        o_t, S = one_token(*x.tokens(t), S, x.scale)
         o.append(o_t)
     return (torch.stack(o, 1) if o else x.v[:, :, :, 0]), S
 
@@ -106,9 +106,8 @@ def one_token(
 
 def _each_sequence(x: Operands, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     o, S = [x.v[:, :0, :, 0]], [x.S0[:0]]
-    for n, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        tokens = [y[:, a:b] for y in (x.q, x.k, x.v, x.beta, x.log_alpha, x.erase)]
-        o_n, S_n = reference(Operands(*tokens, S0=x.S0[n : n + 1], scale=x.scale, bounds=None))
+    for n, (a, b) in enumerate(pairwise(bounds)):
+        o_n, S_n = reference(Operands(*x.tokens(slice(a, b)), x.S0[n : n + 1], x.scale, None))
         o.append(o_n)
         S.append(S_n)
     return torch.cat(o, 1), torch.cat(S)
@@ -127,21 +126,10 @@ def delta_rule_step(
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
     """`delta_rule` for one token a sequence: operands without the T axis, the next state always returned."""
 
-    def time_axis(y: Tensor | None) -> Tensor | None:
-        return y.unsqueeze(1) if isinstance(y, Tensor) else y
-
-    x = operands(
-        time_axis(q),
-        time_axis(k),
-        time_axis(v),
-        time_axis(beta),
-        time_axis(log_alpha),
-        erase=time_axis(erase),
-        scale=scale,
-        initial_state=state,
-    )
-    token = (y[:, 0] for y in (x.q, x.k, x.v, x.beta, x.log_alpha, x.erase))
-    o, S = one_token(*token, x.S0, x.scale)
+    q1, k1, v1, beta1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, beta))
+    log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
+    x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
+    o, S = one_token(*x.tokens(0), x.S0, x.scale)
     return o.to(q.dtype), S
 
 

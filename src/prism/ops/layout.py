@@ -6,6 +6,7 @@ first, so that the sequences still running at step j are always the first `runni
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ class Layout:
     """Where the chunks of dense [B, T, …] or packed [1, T, …] tokens lie; C is at most the longest sequence."""
 
     def __init__(self, B: int, T: int, bounds: tuple[int, ...] | None, C: int, device: torch.device):
-        lengths = [T] * B if bounds is None else [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        lengths = [T] * B if bounds is None else [b - a for a, b in pairwise(bounds)]
         longest = max(lengths, default=0)
         self.B, self.T, self.C = B, T, min(C, max(longest, 1))
         self.running = [sum(n > first for n in lengths) for first in range(0, longest, self.C)]
@@ -33,7 +34,7 @@ class Layout:
         C, start = self.C, torch.tensor(bounds[:-1])
         length = torch.tensor(bounds[1:]) - start
         sequence = torch.cat([torch.tensor(order[:n], dtype=torch.long) for n in self.running] or [start[:0]])
-        step = torch.repeat_interleave(torch.arange(len(self.running)), torch.tensor(self.running))
+        step = torch.repeat_interleave(torch.arange(len(self.running)), torch.tensor(self.running, dtype=torch.long))
         offset = step[:, None] * C + torch.arange(C)
         real = offset < length[sequence][:, None]
         source = torch.where(real, start[sequence][:, None] + offset, self.T).flatten()

@@ -1,5 +1,6 @@
 """The arguments of the recurrence, checked once at the door and brought to one form for every backend."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,11 @@ class Operands(NamedTuple):
         B, T, H, L, K = self.k.shape
         return B, T, H, L, K, self.v.shape[-1]
 
+    def tokens(self, part: slice | int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v, beta, log_alpha and erase of some tokens (one token: without the T axis)."""
+        q, k, v, beta = self.q[:, part], self.k[:, part], self.v[:, part], self.beta[:, part]
+        return q, k, v, beta, self.log_alpha[:, part], self.erase[:, part]
+
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Half precisions accumulate in float32; float32 and float64 in themselves."""
@@ -44,7 +50,7 @@ def read_bounds(cu_seqlens: Tensor | None, B: int, T: int) -> tuple[int, ...] | 
     bounds = tuple(cu_seqlens.tolist())
     if bounds[0] != 0 or bounds[-1] != T:
         raise ValueError(f"cu_seqlens must run from 0 to T = {T}, got {bounds[0]} to {bounds[-1]}")
-    for before, after in zip(bounds, bounds[1:], strict=False):
+    for before, after in pairwise(bounds):
         if after < before:
             raise ValueError(f"cu_seqlens must not decrease, got {before} followed by {after}")
     return bounds
@@ -55,7 +61,8 @@ def describe(value: object) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check_tensor(name: str, value: object, shape: tuple[int, ...], letters: str, like: Tensor) -> None:
+def check_tensor(name: str, value: object, shape: tuple[int, ...], letters: str, like: Tensor) -> None:
+    """Refuses what is not a tensor of `shape` on the device of q (`like`)."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
     if tuple(value.shape) != shape:
@@ -65,7 +72,8 @@ def _check_tensor(name: str, value: object, shape: tuple[int, ...], letters: str
         raise ValueError(f"{name} is on {value.device} but q is on {like.device}: move it to q's device")
 
 
-def _check_dtype(name: str, value: Tensor, allowed: tuple[torch.dtype, ...], like: Tensor) -> None:
+def check_dtype(name: str, value: Tensor, allowed: tuple[torch.dtype, ...], like: Tensor) -> None:
+    """Refuses a dtype that does not go with that of q (`like`)."""
     if value.dtype not in allowed:
         raise ValueError(f"{name} has dtype {value.dtype} but q has {like.dtype}: cast one of them")
 
@@ -106,23 +114,23 @@ def operands(
     if v.ndim != 5:
         raise ValueError(f"v must have shape [B, T, H, L, V] like k's, got {describe(v)}")
     V = v.shape[-1]
-    _check_tensor("k", k, (B, T, H, L, K), "B T H L K", q)
-    _check_tensor("v", v, (B, T, H, L, V), "B T H L V", q)
-    _check_tensor("beta", beta, (B, T, H, L), "B T H L", q)
+    check_tensor("k", k, (B, T, H, L, K), "B T H L K", q)
+    check_tensor("v", v, (B, T, H, L, V), "B T H L V", q)
+    check_tensor("beta", beta, (B, T, H, L), "B T H L", q)
     dtype = compute_dtype(q.dtype)
     for name, value in (("k", k), ("v", v), ("beta", beta)):
-        _check_dtype(name, value, (q.dtype,), q)
+        check_dtype(name, value, (q.dtype,), q)
     for name, gate in (("log_alpha", log_alpha), ("erase", erase)):
         if gate is not None:
-            _check_tensor(name, gate, (B, T, H), "B T H", q)
-            _check_dtype(name, gate, (q.dtype, dtype), q)
+            check_tensor(name, gate, (B, T, H), "B T H", q)
+            check_dtype(name, gate, (q.dtype, dtype), q)
     if log_alpha is not None and log_alpha.numel() and (worst := float(log_alpha.detach().max())) > 0:
         raise ValueError(f"log_alpha must not be positive (a decay is at most 1), got {worst:g}")
     bounds = read_bounds(cu_seqlens, B, T)
     N = B if bounds is None else len(bounds) - 1
     if initial_state is not None:
-        _check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
-        _check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
+        check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
+        check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
     return Operands(
         q=q.to(dtype),
         k=k.to(dtype),
