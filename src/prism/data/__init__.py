@@ -1,1 +1,1 @@
-"""Data as values: interaction logs, their splits, known data sets. Imports no torch; ask the modules by name."""
+"""Data as values: interaction logs, their splits, known data sets. No torch; import the modules by name."""
