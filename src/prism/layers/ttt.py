@@ -1,0 +1,150 @@
+"""TTT-Linear and TTT-MLP: the state is a model's weights W, trained on each token, ½‖LN(f(k; W)) − (v − k)‖²."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.parts import wide
+from prism.ops.fastweight_walk import places
+from prism.ops.ttt import ttt
+
+
+@dataclass(frozen=True, kw_only=True)
+class TTTConfig(MixerConfig):
+    """Test-time training as its authors' code computes it."""
+
+    mini_batch: int = 16
+    """b, tokens whose gradients are taken at the same weights; 1 is fully serial."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("mini_batch", self.mini_batch, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TTTLinearConfig(TTTConfig):
+    """TTT-Linear: the inner model is one affine map."""
+
+    def _make(self, dim: int) -> "TTTLinear":
+        return TTTLinear(dim, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TTTMLPConfig(TTTConfig):
+    """TTT-MLP: the inner model has one hidden layer."""
+
+    expansion: int = 4
+    """Width of the hidden layer, in head widths."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("expansion", self.expansion, 1)
+
+    def _make(self, dim: int) -> "TTTMLP":
+        return TTTMLP(dim, self)
+
+
+class TTT(Mixer):
+    """What both have: projections, rotation by the place in the mini-batch, learning rates, the norm of the read."""
+
+    parallel = False
+
+    def __init__(self, dim: int, config: TTTConfig, widths: tuple[int, ...], base_rate: float):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.d = d = config.head_size(dim, None, "heads")
+        if d % 2:
+            raise InputError(f"dim {dim} over heads {H} is {d}: rotary positions need an even head width")
+        self.base_rate = base_rate
+        self.project = nn.Linear(dim, 3 * H * d, bias=False)
+        self.rate = nn.Linear(dim, H)
+        self.token_rate = nn.Parameter(torch.zeros(config.mini_batch))
+        self.norm_weight = nn.Parameter(torch.ones(H, d))
+        self.norm_bias = nn.Parameter(torch.zeros(H, d))
+        # the published scale; the last row of each is its bias, and starts at zero
+        self.start = nn.ParameterList(
+            torch.cat([0.02 * torch.randn(H, m, n), torch.zeros(H, 1, n)], 1) for m, n in pairwise(widths)
+        )
+        self.read = nn.LayerNorm(H * d, eps=1e-6)
+        self.out = nn.Linear(H * d, dim, bias=False)
+
+    def mix(
+        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences: a loop over mini-batches."""
+        B, T, _ = x.shape
+        if state is None:
+            state = self._fresh(B if cu_seqlens is None else cu_seqlens.numel() - 1)
+        q, k, v = self.project(x).unflatten(-1, (3, self.config.heads, self.d)).unbind(2)
+        place = places(B, T, state[-1], cu_seqlens, self.config.mini_batch)
+        turns = self._turns()[:, place].unsqueeze(-2)
+        rate = self.base_rate / self.d * wide(self.rate(x)).sigmoid()
+        nth = torch.arange(1, self.config.mini_batch + 1, device=x.device)
+        token_rate = wide(self.token_rate) + 1 / nth.to(rate.dtype)
+        norm = (self.norm_weight, self.norm_bias)
+        o, state = ttt(
+            _rotate(wide(q), turns),
+            _rotate(wide(k), turns),
+            wide(v),
+            rate,
+            token_rate.clamp(min=0),
+            norm,
+            state,
+            cu_seqlens=cu_seqlens,
+        )
+        return self.out(self.read(o.to(x.dtype).flatten(-2))), state
+
+    def _turns(self) -> Float[Tensor, "2 b h"]:
+        """Cosine and sine of the angle of each pair at each place, exact whatever dtype the mixer was cast to."""
+        place = torch.arange(self.config.mini_batch, device=self.token_rate.device, dtype=torch.float64)
+        pair = torch.arange(self.d // 2, device=place.device, dtype=torch.float64)
+        angles = place[:, None] * 10000 ** (-2 * pair / self.d)
+        return torch.stack([angles.cos(), angles.sin()])
+
+    def _fresh(self, sequences: int) -> State:
+        W = [wide(W).expand(sequences, *W.shape) for W in self.start]
+        place = torch.zeros(sequences, dtype=torch.long, device=self.token_rate.device)
+        return *W, *(torch.zeros_like(W_l) for W_l in W), place
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The weights at the mini-batch's start, the gradients summed since, and how many they are."""
+        weights = tuple(tuple(W.shape) for W in self.start)
+        return *weights, *weights, ()
+
+    def state_flops(self, length: int) -> int:
+        """For each weight: train-time answer, its gradient and update, the read with both W and D."""
+        weights = sum(W.numel() for W in self.start)
+        hidden = sum(W.numel() for W in list(self.start)[1:])  # the gradient goes back through these
+        return 9 * weights + 2 * hidden
+
+
+def _rotate(x: Float[Tensor, "B T H d"], turns: Float[Tensor, "2 B T 1 h"]) -> Float[Tensor, "B T H d"]:
+    """Rotary positions: the pair (x_i, x_{i+d/2}) turned by its angle."""
+    (cos, sin), (a, b) = turns.to(x.dtype), x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+class TTTLinear(TTT):
+    """The inner model is f(x) = x W + c."""
+
+    Config = TTTLinearConfig
+
+    def __init__(self, dim: int, config: TTTLinearConfig):
+        d = config.head_size(dim, None, "heads")
+        super().__init__(dim, config, (d, d), base_rate=1.0)
+
+
+class TTTMLP(TTT):
+    """The inner model is f(x) = gelu(x W_1 + c_1) W_2 + c_2."""
+
+    Config = TTTMLPConfig
+
+    def __init__(self, dim: int, config: TTTMLPConfig):
+        d = config.head_size(dim, None, "heads")
+        super().__init__(dim, config, (d, config.expansion * d, d), base_rate=0.1)
