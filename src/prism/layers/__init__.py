@@ -12,7 +12,13 @@ MIXERS: "Registry[type[Mixer]]" = Registry(
     {
         "prism": "prism.layers.prism:Prism",
         "linear-attention": "prism.layers.linear_attention:LinearAttention",
+        "mamba2": "prism.layers.mamba2:Mamba2",
+        "deltanet": "prism.layers.deltanet:DeltaNet",
         "gated-deltanet": "prism.layers.deltanet:GatedDeltaNet",
+        "efla": "prism.layers.efla:Efla",
+        "pgdn": "prism.layers.pgdn:Pgdn",
+        "ttt-linear": "prism.layers.ttt:TTTLinear",
+        "ttt-mlp": "prism.layers.ttt:TTTMLP",
     },
 )
 

@@ -14,9 +14,10 @@ from prism.ops.operands import compute_dtype
 class ShortConv(nn.Module):
     """SiLU of a causal depthwise convolution; its state is the last W−1 inputs."""
 
-    def __init__(self, dim: int, window: int):
+    def __init__(self, dim: int, window: int, bias: bool = False):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(dim, window))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     def forward(
         self,
@@ -26,14 +27,17 @@ class ShortConv(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W D"]]:
         """The whole sequence, and the history after it."""
         y, history = short_conv(x, self.weight, history=history, cu_seqlens=cu_seqlens)
-        return F.silu(y), history
+        return self._activate(y), history
 
     def step(
         self, x: Float[Tensor, "N D"], history: Float[Tensor, "N W D"] | None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N W D"]]:
         """One token, and the history after it."""
         y, history = short_conv_step(x, self.weight, history=history)
-        return F.silu(y), history
+        return self._activate(y), history
+
+    def _activate(self, y: Tensor) -> Tensor:
+        return F.silu(y if self.bias is None else y + self.bias)
 
     def state_shape(self) -> tuple[int, int]:
         """W−1 inputs of the width."""
@@ -41,17 +45,18 @@ class ShortConv(nn.Module):
 
 
 class GatedRead(nn.Module):
-    """What is read from the state, normalised per head and gated: RMSNorm(o) ⊙ SiLU(gate)."""
+    """What is read from the state, normalised per head and gated: RMSNorm(o) ⊙ SiLU(gate); gate None: ungated."""
 
     def __init__(self, size: int):
         super().__init__()
         self.norm = nn.RMSNorm(size, eps=1e-6)
 
     def forward(
-        self, o: Float[Tensor, "*tokens H V"], gate: Float[Tensor, "*tokens H*V"]
+        self, o: Float[Tensor, "*tokens H V"], gate: Float[Tensor, "*tokens H*V"] | None
     ) -> Float[Tensor, "*tokens H*V"]:
         """One vector a token, heads side by side."""
-        return self.norm(o).flatten(-2) * F.silu(gate)
+        o = self.norm(o).flatten(-2)
+        return o if gate is None else o * F.silu(gate)
 
 
 def half_lives(heads: int, shortest: float = 4.0, longest: float = 1024.0) -> Float[Tensor, " H"]:
@@ -71,7 +76,11 @@ class DecayRate(nn.Module):
 
     def forward(self, x: Float[Tensor, "*tokens H"]) -> Float[Tensor, "*tokens H"]:
         """log α, in float32 or better."""
-        return -wide(self.log_rate).exp() * F.softplus(wide(x) + wide(self.bias))
+        return -wide(self.log_rate).exp() * self.step(x)
+
+    def step(self, x: Float[Tensor, "*tokens H"]) -> Float[Tensor, "*tokens H"]:
+        """Mamba's time step Δ = softplus(x + b), in float32 or better."""
+        return F.softplus(wide(x) + wide(self.bias))
 
 
 def wide(x: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""EFLA: S_t = S_{t-1} (I − a k kᵀ) + a v kᵀ with a = (1 − e^{−βλ}) / λ, λ = ‖k‖²: the delta rule's flow, exactly."""
+
+from dataclasses import dataclass
+from math import factorial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from prism.config import one_of
+from prism.layers.deltanet import DeltaNet, DeltaNetConfig
+from prism.layers.memory import Write
+from prism.layers.parts import unit, wide
+
+Rate = Literal["sigmoid", "softplus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EflaConfig(DeltaNetConfig):
+    """Error-free linear attention as published: DeltaNet with raw keys and the exact rate."""
+
+    rate: Rate = "sigmoid"
+    """What makes β of its logit; `softplus` leaves it unbounded, which the exact rate can bear."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("rate", self.rate, Rate)
+
+    def _make(self, dim: int) -> "Efla":
+        return Efla(dim, self)
+
+
+class Efla(DeltaNet):
+    """DeltaNet's differential equation solved over a time β: keys keep their length, which says how much to learn."""
+
+    Config = EflaConfig
+    config: EflaConfig
+
+    def write(self, q: Tensor, k: Tensor, v: Tensor, part: dict[str, Tensor]) -> Write:
+        """Raw keys, and the rate that is exact for their length."""
+        logit = wide(part["beta"])
+        beta = logit.sigmoid() if self.config.rate == "sigmoid" else F.softplus(logit)
+        return Write(unit(q), k, v, exact_rate(beta, wide(k).square().sum(-1)).to(v.dtype))
+
+
+def exact_rate(beta: Float[Tensor, "*tokens H"], energy: Float[Tensor, "*tokens H"]) -> Float[Tensor, "*tokens H"]:
+    """(1 − e^{−βλ}) / λ for λ = `energy` ≥ 0, which is β at λ = 0."""
+    x = beta * energy
+    small = x < 0.02
+    # the quotient's derivative loses eps/x of its precision near 0, where six terms of the series are exact
+    series = sum((-x) ** n / factorial(n + 1) for n in range(1, 7)) + 1
+    safe = torch.where(small, torch.ones_like(x), x)  # both branches are differentiated: neither may be 0/0
+    return beta * torch.where(small, series, -torch.expm1(-safe) / safe)

@@ -1,0 +1,87 @@
+"""Mamba-2: S_t = e^{−Δ e^A} S_{t-1} + Δ x Bᵀ, y = S C + D x, out(RMSNorm(y ⊙ SiLU(z))); B and C shared by the heads."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.layers.memory import Pace, Paced, Write
+from prism.layers.mixer import MixerConfig, State
+from prism.layers.parts import DecayRate, ShortConv
+from prism.ops.delta import delta_rule_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Config(MixerConfig):
+    """Mamba-2 as published, with one group of B and C."""
+
+    expand: int = 2
+    """Inner width as a multiple of the model's; a head has an even share of it (published: 64)."""
+    state: int = 128
+    """Width of B and C: the columns of a head's state."""
+    conv_size: int = 4
+    """Window of the short convolution, in tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("expand", "state", "conv_size"):
+            at_least(name, getattr(self, name), 1)
+
+    def _make(self, dim: int) -> "Mamba2":
+        return Mamba2(dim, self)
+
+
+class Mamba2(Paced):
+    """The state-space dual form: a scalar decay a head and nothing erased."""
+
+    Config = Mamba2Config
+
+    def __init__(self, dim: int, config: Mamba2Config):
+        super().__init__(dim)
+        self.config, H, inner = config, config.heads, config.expand * dim
+        self.V = config.head_size(inner, None, "heads to a divisor of expand · dim")
+        self.sizes = [inner, inner + 2 * config.state, H]
+        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.conv = ShortConv(self.sizes[1], config.conv_size, bias=True)
+        self.decay = DecayRate(H)
+        self.skip = nn.Parameter(torch.ones(H))
+        self.norm = nn.RMSNorm(inner, eps=1e-5)
+        self.out = nn.Linear(inner, dim, bias=False)
+
+    def run(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """Project, convolve, run the recurrence, gate, normalise, project out."""
+        history, S = state or (None, None)
+        gate, mixed, step = self.project(x).split(self.sizes, -1)
+        mixed, history = pace.conv(self.conv, mixed, history)
+        write = self.write(mixed, step)
+        o, S = pace.delta_rule(write, S)
+        y = (o + self.skip.unsqueeze(-1) * write.v).flatten(-2)
+        return self.out(self.norm(y * F.silu(gate))), (history, S)
+
+    def write(self, mixed: Float[Tensor, "*tokens E"], step: Float[Tensor, "*tokens H"]) -> Write:
+        """q = C, k = B, v = x, β = Δ."""
+        H, K = self.config.heads, self.config.state
+        v, k, q = mixed.split([H * self.V, K, K], -1)
+        k, q = (y.unsqueeze(-2).expand(*y.shape[:-1], H, K) for y in (k, q))
+        beta = self.decay.step(step)
+        return Write(
+            q,
+            k,
+            v.unflatten(-1, (H, self.V)),
+            beta.to(v.dtype),
+            log_alpha=self.decay(step),
+            erase=torch.zeros_like(beta),
+        )
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The convolution's last inputs, and S."""
+        return self.conv.state_shape(), (self.config.heads, self.V, self.config.state)
+
+    def state_flops(self, length: int) -> int:
+        """Decay, one write and the read of each head."""
+        return self.config.heads * delta_rule_flops(1, self.config.state, self.V, erases=False)
