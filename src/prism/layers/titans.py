@@ -1,0 +1,109 @@
+"""Titans: a memory M trained on each token with momentum and forgetting, ‖M(k) − v‖², and read after the write."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least, one_of
+from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.ops.titans import titans
+
+Memory = Literal["linear", "mlp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TitansConfig(MixerConfig):
+    """Titans' neural memory."""
+
+    memory: Memory = "mlp"
+    """M: two layers with a GELU between them; or one matrix."""
+    expansion: int = 2
+    """Width of the memory's hidden layer, in head widths."""
+    chunk: int = 16
+    """Tokens whose gradients are taken at the same weights: a part of the function. 1 is the equation, serial."""
+    momentum: bool = True
+    """Whether Z carries over (η); without, a token's own gradient is all it adds."""
+    forget: bool = True
+    """Whether the memory decays (α)."""
+    conv_size: int = 4
+    """Window of the short convolutions, in tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("memory", self.memory, Memory)
+        for name in ("expansion", "chunk", "conv_size"):
+            at_least(name, getattr(self, name), 1)
+
+    def _make(self, dim: int) -> "Titans":
+        return Titans(dim, self)
+
+
+class Titans(Mixer):
+    """The contextual memory of Titans, without its attention branch."""
+
+    Config = TitansConfig
+    parallel = False
+
+    def __init__(self, dim: int, config: TitansConfig):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.d = d = config.head_size(dim, None, "heads")
+        self.gates = ["rate", *["momentum"] * config.momentum, *["forget"] * config.forget]
+        self.sizes = [3 * H * d, H * d, *[H] * len(self.gates)]
+        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.conv = ShortConv(self.sizes[0], config.conv_size)
+        self.keep_bias = nn.Parameter(half_lives(H)) if config.forget else None
+        widths = (d, config.expansion * d, d) if config.memory == "mlp" else (d, d)
+        # M before the first token is learnt: a memory of two zero matrices would have no gradient
+        self.start = nn.ParameterList(torch.randn(H, m, n) * m**-0.5 for m, n in pairwise(widths))
+        self.read = GatedRead(d)
+        self.out = nn.Linear(H * d, dim, bias=False)
+
+    def mix(
+        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences: a loop over chunks."""
+        history, memory = (None, self._fresh(x, cu_seqlens)) if state is None else (state[0], state[1:])
+        qkv, gate, *gates = self.project(x).split(self.sizes, -1)
+        qkv, history = self.conv(qkv, history, cu_seqlens)
+        q, k, v = qkv.unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
+        given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
+        log_keep = None
+        if self.keep_bias is not None:
+            log_keep = F.logsigmoid(given["forget"] + wide(self.keep_bias))
+        o, after = titans(
+            unit(wide(q)),
+            unit(wide(k)),
+            wide(v),
+            # 2θ sums to at most 1 over a chunk: b equal keys move a linear memory onto their value, not past it
+            given["rate"].sigmoid() / (2 * self.config.chunk),
+            F.logsigmoid(given["momentum"]) if self.config.momentum else None,
+            log_keep,
+            memory,
+            chunk=self.config.chunk,
+            cu_seqlens=cu_seqlens,
+        )
+        return self.out(self.read(o.to(x.dtype), gate)), (history, *after)
+
+    def _fresh(self, x: Tensor, cu_seqlens: Tensor | None) -> State:
+        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+        M = [wide(M).expand(sequences, *M.shape) for M in self.start]
+        place = torch.zeros(sequences, dtype=torch.long, device=x.device)
+        return *M, *M, *(torch.zeros_like(M_l) for M_l in M), place
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The convolution's last inputs, M before the chunk, M, Z, and the tokens into the chunk."""
+        weights = tuple(tuple(M.shape) for M in self.start)
+        return self.conv.state_shape(), *weights, *weights, *weights, ()
+
+    def state_flops(self, length: int) -> int:
+        """For each weight: the answer to the key, the gradient, momentum, decay and update, the read."""
+        weights = sum(M.numel() for M in self.start)
+        hidden = sum(M.numel() for M in list(self.start)[1:])  # the gradient goes back through these
+        return 9 * weights + 2 * hidden
