@@ -12,6 +12,7 @@ MIXERS: "Registry[type[Mixer]]" = Registry(
     {
         "prism": "prism.layers.prism:Prism",
         "linear-attention": "prism.layers.linear_attention:LinearAttention",
+        "mom": "prism.layers.mom:MixtureOfMemories",
         "mamba2": "prism.layers.mamba2:Mamba2",
         "deltanet": "prism.layers.deltanet:DeltaNet",
         "gated-deltanet": "prism.layers.deltanet:GatedDeltaNet",
@@ -19,6 +20,7 @@ MIXERS: "Registry[type[Mixer]]" = Registry(
         "pgdn": "prism.layers.pgdn:Pgdn",
         "ttt-linear": "prism.layers.ttt:TTTLinear",
         "ttt-mlp": "prism.layers.ttt:TTTMLP",
+        "prism-mom": "prism.layers.mom:PrismMixtureOfMemories",
     },
 )
 

@@ -6,7 +6,7 @@ nothing touches it again.
 
 from torch import nn
 
-from prism.layers.parts import ShortConv
+from prism.layers.parts import LinearEach, ShortConv
 
 
 def initialise(module: nn.Module) -> None:
@@ -16,6 +16,8 @@ def initialise(module: nn.Module) -> None:
             nn.init.normal_(part.weight, std=part.in_features**-0.5)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
+        elif isinstance(part, LinearEach):
+            nn.init.normal_(part.weight, std=part.weight.shape[2] ** -0.5)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)
         elif isinstance(part, ShortConv):

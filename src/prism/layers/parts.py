@@ -59,6 +59,19 @@ class GatedRead(nn.Module):
         return o if gate is None else o * F.silu(gate)
 
 
+class LinearEach(nn.Module):
+    """Several linear maps side by side, each for its own share of the tokens."""
+
+    def __init__(self, maps: int, dim: int, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(maps, size, dim))
+
+    def forward(self, x: Float[Tensor, "*one tokens D"], counts: list[int]) -> Float[Tensor, "*one tokens E"]:
+        """The first `counts[0]` tokens through the first map, and so on."""
+        shares = x.split(counts, -2)
+        return torch.cat([F.linear(y, w) for y, w in zip(shares, self.weight, strict=True)], -2)
+
+
 def half_lives(heads: int, shortest: float = 4.0, longest: float = 1024.0) -> Float[Tensor, " H"]:
     """Logits of decays whose half-lives are spread evenly in logarithm from `shortest` to `longest` tokens."""
     tokens = torch.logspace(log(shortest), log(longest), heads, base=torch.e, dtype=torch.float64)

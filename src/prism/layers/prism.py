@@ -1,17 +1,18 @@
 """PRISM: S_t = α_t S_{t-1} (I − β¹ k¹ k¹ᵀ) + Σ_l β^l δ^l k^lᵀ, every operand from an anchor u_t of the input alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.memory import Memory, Pace, Write
+from prism.layers.mixer import MixerConfig, State
 from prism.layers.parts import GatedRead, ShortConv, half_lives, unit, wide
-from prism.ops import delta_rule, delta_rule_step
 from prism.ops.delta import delta_rule_flops
 from prism.ops.solver import Nonlinearity, Residual, refine
 
@@ -75,17 +76,7 @@ class PrismConfig(MixerConfig):
         return int(self.keys == "shared" and self.base_write and self.steps > 0)
 
 
-class Write(NamedTuple):
-    """What one token does to the state and reads from it, in the operator's symbols."""
-
-    q: Tensor  # [..., H, K]
-    k: Tensor  # [..., H, L, K]
-    v: Tensor  # [..., H, L, V]
-    beta: Tensor  # [..., H, L]
-    log_alpha: Tensor  # [..., H]
-
-
-class Prism(Mixer):
+class Prism(Memory):
     """The paper's layer (Algorithm 1)."""
 
     Config = PrismConfig
@@ -115,32 +106,25 @@ class Prism(Mixer):
         self.read = GatedRead(V)
         self.out = nn.Linear(H * V, dim, bias=False)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: anchor, refine, one parallel recurrence, read."""
+    def recall(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
+    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"], State]:
+        """Anchor, refine, one parallel recurrence."""
         history, S = self._open(state)
         u = x
         if self.conv is not None:
-            u, history = self.conv(x, history, cu_seqlens)
-        write, gate = self.write(self.norm(u))
-        o, S = delta_rule(*write, initial_state=S, output_final_state=True, cu_seqlens=cu_seqlens)
-        return self.out(self.read(o, gate)), self._close(history, S)
+            u, history = pace.conv(self.conv, x, history)
+        write, gate = self.write(self.norm(u), project)
+        o, S = pace.delta_rule(write, S)
+        return o, gate, self._close(history, S)
 
-    def mix_token(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
-        """One token."""
-        history, S = self._open(state)
-        u = x
-        if self.conv is not None:
-            u, history = self.conv.step(x, history)
-        write, gate = self.write(self.norm(u))
-        o, S = delta_rule_step(*write, state=S)
-        return self.out(self.read(o, gate)), self._close(history, S)
-
-    def write(self, u: Float[Tensor, "*tokens D"]) -> tuple[Write, Float[Tensor, "*tokens HV"]]:
+    def write(
+        self, u: Float[Tensor, "*tokens D"], project: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Write, Float[Tensor, "*tokens HV"]]:
         """Everything that follows from the anchor: the operands of the recurrence, and the gate of its read."""
         config, H = self.config, self.config.heads
-        part = dict(zip(self.sizes, self.project(u).split(list(self.sizes.values()), -1), strict=True))
+        projected = self.project(u) if project is None else project(u)
+        part = dict(zip(self.sizes, projected.split(list(self.sizes.values()), -1), strict=True))
         if self.solver is not None:
             low = self.solver(part["low"]).split(list(self.solver_sizes.values()), -1)
             part |= dict(zip(self.solver_sizes, low, strict=True))

@@ -1,0 +1,196 @@
+"""Mixture of memories: o = S^shared q + Σ_m g_m S^m q, g the top of softmax(Wx) renormalised; only those m move."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least, one_of
+from prism.errors import InputError
+from prism.layers import mixer_config
+from prism.layers.memory import Memory, OneToken, Sequences
+from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.parts import LinearEach, wide
+from prism.layers.prism import PrismConfig
+
+Inner = Literal["gated-deltanet", "gla"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingConfig(MixerConfig):
+    """How tokens are sent to memories."""
+
+    memories: int = 4
+    """Memories that tokens choose from."""
+    chosen: int = 2
+    """Memories that each token writes to and reads."""
+    shared: bool = True
+    """One more memory, which every token writes to and reads."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("memories", self.memories, 1)
+        at_least("chosen", self.chosen, 1)
+        if self.chosen > self.memories:
+            raise InputError(f"chosen must be at most memories = {self.memories}, got {self.chosen}")
+
+    @abstractmethod
+    def memory(self) -> MixerConfig:
+        """The config of the mixer inside."""
+
+    def _make(self, dim: int) -> "MixtureOfMemories":
+        return MixtureOfMemories(dim, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomConfig(RoutingConfig):
+    """Mixture of memories as published."""
+
+    inner: Inner = "gated-deltanet"
+    """The mixer inside each memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("inner", self.inner, Inner)
+
+    def memory(self) -> MixerConfig:
+        """The mixer by its name, its other fields at their defaults."""
+        return mixer_config(self.inner, heads=self.heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrismMomConfig(RoutingConfig, PrismConfig):
+    """PRISM inside a mixture of memories: its fields, and the routing's."""
+
+    def memory(self) -> MixerConfig:
+        """PRISM with these fields."""
+        return PrismConfig(**{field.name: getattr(self, field.name) for field in fields(PrismConfig)})
+
+    def _make(self, dim: int) -> "PrismMixtureOfMemories":  # type: ignore[override]
+        return PrismMixtureOfMemories(dim, self)
+
+
+class Routes(NamedTuple):
+    """Where the tokens go. A row is one visit of a token to a memory; rows are sorted by memory, sequence, time."""
+
+    weight: Tensor  # [tokens, visits]: how much of each memory's read a token takes
+    rows: Tensor  # [tokens, visits]: the row of each visit
+    token: Tensor  # [rows]: whose visit a row is
+    place: Tensor  # [rows]: memory · N + sequence
+    counts: list[int]  # rows of each memory
+
+
+class MixtureOfMemories(Mixer):
+    """One mixer's weights, but each memory has its own maps to what is written, and its own state."""
+
+    Config: ClassVar[type[MixerConfig]] = MomConfig
+
+    def __init__(self, dim: int, config: RoutingConfig):
+        super().__init__(dim)
+        self.config = config
+        inner = config.memory()._make(dim)
+        if not isinstance(inner, Memory):
+            raise InputError(f"inner must be a matrix memory, got {type(inner).__name__}")
+        self.inner, self.states = inner, config.memories + config.shared
+        self.common = {name: n for name, n in inner.sizes.items() if name in inner.common}
+        self.own = {name: n for name, n in inner.sizes.items() if name not in inner.common}
+        inner.project = nn.Linear(dim, sum(self.common.values()), bias=False)
+        self.project = LinearEach(self.states, dim, sum(self.own.values()))
+        self.router = nn.Linear(dim, config.memories, bias=False)
+        self.out = inner.out
+        del inner.out  # the mixture writes to the residual stream, once
+
+    def mix(
+        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences: what a memory sees of a sequence is a packed sequence of its own."""
+        B, T, _ = x.shape
+        limits = torch.arange(B + 1) * T if cu_seqlens is None else cu_seqlens
+        lengths = limits.diff().to(x.device)
+        N, tokens = len(lengths), x.flatten(0, 1)
+        routes = self.route(tokens, torch.repeat_interleave(lengths), N)
+        limits = torch.bincount(routes.place, minlength=self.states * N).cumsum(0)
+        pace = Sequences(torch.cat([limits.new_zeros(1), limits]))
+        before = None if state is None else tuple(part.transpose(0, 1).flatten(0, 1) for part in state)
+        y, after = self._recall(tokens, before, pace, routes)
+        after = tuple(part.unflatten(0, (self.states, N)).transpose(0, 1) for part in after)
+        return y.view(x.shape), after
+
+    def mix_token(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
+        """One token: the memories it visits make a step, the others stay."""
+        N = len(x)
+        routes = self.route(x, torch.arange(N, device=x.device), N)
+        place = routes.place % N, routes.place // N  # sequence, memory
+        before = None if state is None else tuple(part[place] for part in state)
+        y, after = self._recall(x, before, OneToken(), routes)
+        if state is None:
+            state = tuple(part.new_zeros(N, self.states, *part.shape[1:]) for part in after)
+        return y, tuple(old.index_put(place, new) for old, new in zip(state, after, strict=True))
+
+    def _recall(
+        self, tokens: Tensor, before: State | None, pace: Sequences | OneToken, routes: Routes
+    ) -> tuple[Float[Tensor, "tokens D"], State]:
+        rows = tokens.index_select(0, routes.token)
+        if isinstance(pace, Sequences):
+            rows = rows.unsqueeze(0)
+        o, gate, after = self.inner.recall(rows, before, pace, lambda u: self._project(u, routes.counts))
+        read = o.flatten(0, -3)[routes.rows]  # [tokens, visits, H, V]
+        o = torch.einsum("tj,tjhv->thv", routes.weight.to(o.dtype), read)
+        # with an anchor, the gate depends on the memory: the first visit is to the shared or strongest one
+        first = None if gate is None else gate.flatten(0, -2)[routes.rows[:, 0]]
+        return self.out(self.inner.read(o, first)), after
+
+    def _project(self, u: Tensor, counts: list[int]) -> Tensor:
+        """The projection of the mixer inside, from the common and the memories' own maps."""
+        part = dict(zip(self.common, self.inner.project(u).split(list(self.common.values()), -1), strict=True))
+        part |= dict(zip(self.own, self.project(u, counts).split(list(self.own.values()), -1), strict=True))
+        return torch.cat([part[name] for name in self.inner.sizes], -1)
+
+    def route(self, x: Float[Tensor, "tokens D"], sequence: Int[Tensor, " tokens"], N: int) -> Routes:
+        """Each token's memories; the shared one, where there is one, comes first with weight 1."""
+        weight, memory = wide(self.router(x)).softmax(-1).topk(self.config.chosen, -1)
+        weight = weight / weight.sum(-1, keepdim=True)
+        if self.config.shared:
+            weight = torch.cat([torch.ones_like(weight[:, :1]), weight], -1)
+            memory = torch.cat([torch.full_like(memory[:, :1], self.config.memories), memory], -1)
+        place, order = (memory * N + sequence[:, None]).flatten().sort(stable=True)
+        rows = torch.empty_like(order)
+        rows[order] = torch.arange(len(order), device=x.device)
+        counts = torch.bincount(memory.flatten(), minlength=self.states).tolist()
+        return Routes(weight, rows.view_as(memory), order // memory.shape[1], place, counts)
+
+    def balance(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, ""]:
+        """The published auxiliary loss: 1 when the memories share the tokens evenly, `memories` when one has all."""
+        chance = wide(self.router(x)).softmax(-1).flatten(0, -2)
+        memory = chance.topk(self.config.chosen, -1).indices.flatten()
+        share = torch.bincount(memory, minlength=self.config.memories) / max(memory.numel(), 1)
+        return self.config.memories * (share.to(chance.dtype) * chance.mean(0)).sum()
+
+    @property
+    def visits(self) -> int:
+        """Memories that a token writes to and reads."""
+        return self.config.chosen + self.config.shared
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The state of the mixer inside, once for each memory."""
+        return tuple((self.states, *shape) for shape in self.inner.state_shapes())
+
+    def state_flops(self, length: int) -> int:
+        """The memories that a token visits."""
+        return self.visits * self.inner.state_flops(length)
+
+    def flops(self, length: int = 0) -> int:
+        """As for any mixer, but the maps of the mixer inside are used once a visit."""
+        inside = sum(part.weight.numel() for part in self.inner.modules() if isinstance(part, nn.Linear))
+        own = self.project.weight[0].numel()
+        once = self.router.weight.numel() + self.out.weight.numel()
+        return 2 * (once + self.visits * (inside + own)) + self.state_flops(length)
+
+
+class PrismMixtureOfMemories(MixtureOfMemories):
+    """PRISM in every memory."""
+
+    Config = PrismMomConfig
