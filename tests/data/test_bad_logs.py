@@ -101,7 +101,7 @@ def test_ids_that_are_fractions_or_nan_are_refused_and_whole_floats_accepted() -
 
 
 def test_a_time_column_of_another_type_is_refused() -> None:
-    with pytest.raises(InputError, match="'time' .* has type Boolean, not a time"):
+    with pytest.raises(InputError, match=r"'time' .* has type Boolean, not a time"):
         read_log(pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": [True, False]}))
 
 
@@ -119,6 +119,6 @@ def test_ten_million_duplicate_rows_are_events_and_load_in_seconds() -> None:
     log = read_log(frame)
     assert log.lengths.tolist() == [n, n]
     assert (log.items[:n] == 0).all()
-    assert time.perf_counter() - start < 20
+    assert time.perf_counter() - start < 60  # 2 s alone on one core
     with pytest.raises(InputError, match=r"single user, .*in 5000000 events"):
         read_log(frame.head(n))

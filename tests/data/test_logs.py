@@ -85,7 +85,7 @@ def test_ids_keep_their_type_and_leading_zeros_and_sort_by_value(tmp_path: Path)
     assert log.item_ids.tolist() == ["007", "7"]
     assert (log.user_code("10"), log.user_code(10), log.item_code("007")) == (1, 1, 0)
     assert log.item_codes(["7", "none", 7]).tolist() == [1, -1, 1]
-    with pytest.raises(InputError, match="user 11 is not in .*9, 10"):
+    with pytest.raises(InputError, match=r"user 11 is not in .*9, 10"):
         log.user_code(11)
 
 
@@ -200,7 +200,7 @@ def test_a_filter_by_user_length_keeps_exactly_the_long_users_and_their_items() 
     rows = [("long", n, n) for n in range(5)] + [("short", n, n) for n in (1, 99)]
     log = read_log(pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")).with_min_user_events(3)
     assert as_lists(log) == {"long": [0, 1, 2, 3, 4]}
-    with pytest.raises(InputError, match="no user .* has 9 events, the most is 5"):
+    with pytest.raises(InputError, match=r"no user .* has 9 events, the most is 5"):
         log.with_min_user_events(9)
 
 

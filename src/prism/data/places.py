@@ -7,8 +7,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from prism.errors import InputError
 
@@ -31,16 +32,16 @@ class Place:
         return sorted(found)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
+    def open(self, name: str) -> Iterator[BufferedIOBase]:
         """A stream of one file's bytes, unpacked if its name ends in .gz."""
         try:
             if self._zipped:
                 with zipfile.ZipFile(self.path) as archive, archive.open(name) as stream:
-                    yield stream
+                    yield cast(BufferedIOBase, stream)
             else:
                 file = self.path / name if self.path.is_dir() else self.path
                 with gzip.open(file) if name.endswith(".gz") else file.open("rb") as stream:
-                    yield cast(IO[bytes], stream)
+                    yield cast(BufferedIOBase, stream)
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"cannot read {name} of {self.path}: {error}") from None
 

@@ -3,7 +3,8 @@
 import ast
 import json
 from collections.abc import Iterator
-from typing import IO
+from io import BufferedIOBase
+from typing import Any
 
 import polars as pl
 
@@ -80,20 +81,20 @@ def _json(place: Place, file: str) -> pl.DataFrame:
     if missing:
         raise InputError(f"{where} has no {missing[0]}: its fields are {', '.join(first)}")
     number = isinstance(first[keys["time"]], int | float)
-    types: dict[str, type[pl.DataType]] = {str(keys["user"]): pl.String, str(keys["item"]): pl.String}
+    types: dict[str, Any] = {str(keys["user"]): pl.String, str(keys["item"]): pl.String}
     types[str(keys["time"])] = pl.Int64 if number else pl.String
     with place.open(file) as stream:
         parts = [_block(block, types, where) for block in _blocks(stream)]
     return pl.concat(parts).select(**{role: pl.col(str(key)) for role, key in keys.items()})
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+def _blocks(stream: BufferedIOBase) -> Iterator[bytes]:
     """Whole lines, some 64 MB at a time: a review file may be larger than memory."""
     while block := stream.read(BLOCK):
         yield block + stream.readline()
 
 
-def _block(block: bytes, types: dict[str, type[pl.DataType]], where: str) -> pl.DataFrame:
+def _block(block: bytes, types: dict[str, Any], where: str) -> pl.DataFrame:
     try:
         return pl.read_ndjson(block, schema=types)
     except pl.exceptions.PolarsError as error:

@@ -191,7 +191,7 @@ def _check_shares(valid: float, test: float) -> None:
 def _cutoffs(log: Log, valid: float, test: float) -> tuple[int, int]:
     """Times of two events, not interpolated: an event after a cut-off cannot move it by changing its time."""
     times = np.sort(log.times)
-    first, second = (times[round(len(times) * (1 - share))] for share in (valid + test, test))
+    first, second = (times[min(round(len(times) * (1 - share)), len(times) - 1)] for share in (valid + test, test))
     return int(first), int(second)
 
 
