@@ -1,0 +1,128 @@
+"""ATLAS: a memory of polynomial features, trained on a window of tokens at each one, its step orthogonalised."""
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import factorial, log
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least, one_of
+from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.ops.atlas import atlas
+
+Terms = Literal["powers", "monomials"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtlasConfig(MixerConfig):
+    """ATLAS with a linear memory, and OmegaNet (`newton_schulz` and `momentum` off)."""
+
+    window: int = 8
+    """c, the last tokens that each step of the memory is taken on."""
+    newton_schulz: bool = True
+    """Whether five Newton–Schulz iterations bring the step's singular values near 1."""
+    momentum: bool = True
+    """Whether Z carries over (θ)."""
+    degree: int = 2
+    """The highest degree of the features φ of queries and keys; 1 leaves them as they are."""
+    terms: Terms = "powers"
+    """Each coordinate's powers, degree · d features; or all products of coordinates, about d^degree / degree!."""
+    conv_size: int = 4
+    """Window of the short convolutions, in tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("terms", self.terms, Terms)
+        for name in ("window", "degree", "conv_size"):
+            at_least(name, getattr(self, name), 1)
+
+    def _make(self, dim: int) -> "Atlas":
+        return Atlas(dim, self)
+
+
+class Features(nn.Module):
+    """φ(x) = (a_1 x, a_2 x², …): all terms of each degree i, under one learnt a_i that starts at 1/i!."""
+
+    def __init__(self, size: int, degree: int, terms: Terms):
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.tensor([1 / factorial(i) for i in range(1, degree + 1)]))
+        self.products: list[Tensor | None] = [None] * degree  # for each degree the factors of its terms
+        if terms == "monomials":
+            degrees = range(1, degree + 1)
+            self.products = [torch.tensor(list(combinations_with_replacement(range(size), i))).T for i in degrees]
+        self.width = sum(size if factors is None else factors.shape[1] for factors in self.products)
+
+    def forward(self, x: Float[Tensor, "*tokens d"]) -> Float[Tensor, "*tokens F"]:
+        """Every term of every degree, side by side."""
+        terms = []
+        for i, (a, factors) in enumerate(zip(wide(self.coefficients), self.products, strict=True), 1):
+            term = x**i if factors is None else x[..., factors.to(x.device)].prod(-2)
+            terms.append(a * term)
+        return torch.cat(terms, -1)
+
+
+class Atlas(Mixer):
+    """The memory of ATLAS."""
+
+    Config = AtlasConfig
+    parallel = False
+
+    def __init__(self, dim: int, config: AtlasConfig):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.d = d = config.head_size(dim, None, "heads")
+        self.gates = ["weight", "keep", *["momentum"] * config.momentum, *["step"] * config.newton_schulz]
+        self.sizes = [3 * H * d, H * d, *[H] * len(self.gates)]
+        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.conv = ShortConv(self.sizes[0], config.conv_size)
+        self.features = Features(d, config.degree, config.terms)
+        self.keep_bias = nn.Parameter(half_lives(H))
+        # steps start at a tenth: with steps of 1 the memory never settles, and float32 cannot follow it
+        self.step_bias = nn.Parameter(torch.full((H,), log(0.1 / 0.9))) if config.newton_schulz else None
+        self.read = GatedRead(d)
+        self.out = nn.Linear(H * d, dim, bias=False)
+
+    def mix(
+        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences: a loop over tokens."""
+        history, memory = (None, self._fresh(x, cu_seqlens)) if state is None else (state[0], state[1:])
+        qkv, gate, *gates = self.project(x).split(self.sizes, -1)
+        given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
+        qkv, history = self.conv(qkv, history, cu_seqlens)
+        q, k, v = wide(qkv).unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
+        o, memory = atlas(
+            self.features(unit(q)),
+            self.features(unit(k)),
+            v,
+            # 2γ sums to at most 1 over a window: equal keys move the memory onto their value, not past it
+            given["weight"].sigmoid() / (2 * self.config.window),
+            given["momentum"].sigmoid() if self.config.momentum else torch.zeros_like(given["keep"]),
+            (given["keep"] + wide(self.keep_bias)).sigmoid(),
+            memory,
+            iterations=5 if self.config.newton_schulz else 0,
+            eta=None if self.step_bias is None else (given["step"] + wide(self.step_bias)).sigmoid(),
+            cu_seqlens=cu_seqlens,
+        )
+        return self.out(self.read(o.to(x.dtype), gate)), (history, *memory)
+
+    def _fresh(self, x: Tensor, cu_seqlens: Tensor | None) -> State:
+        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+        return tuple(wide(x).new_zeros(sequences, *shape) for shape in self.state_shapes()[1:])
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The convolution's last inputs, M, Z, and the window's earlier tokens: features, value, weight."""
+        M = (self.config.heads, self.features.width, self.d)
+        window = (self.config.heads, self.config.window - 1, self.features.width + self.d + 1)
+        return self.conv.state_shape(), M, M, window
+
+    def state_flops(self, length: int) -> int:
+        """The window's errors and gradients, momentum, Newton–Schulz, decay and read of each head."""
+        rows, cols = sorted((self.features.width, self.d), reverse=True)
+        each = rows * cols * (4 * self.config.window + 3 + 2)
+        schulz = 5 * (4 * rows * cols * cols + 2 * cols**3)
+        return self.config.heads * (each + schulz * self.config.newton_schulz)
