@@ -4,12 +4,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.layers.mixer import Mixer, State
 from prism.layers.parts import GatedRead, ShortConv
 from prism.ops import delta_rule, delta_rule_step
+from prism.ops.gated import gated_rule, gated_rule_step
+from prism.ops.gated_operands import Side
+from prism.ops.shift import previous_token
 
 
 class Write(NamedTuple):
@@ -21,6 +25,19 @@ class Write(NamedTuple):
     beta: Tensor  # [..., H, L]
     log_alpha: Tensor | None = None  # [..., H]; None: no decay
     erase: Tensor | None = None  # [..., H]; None: beta of the first direction
+
+
+class GatedWrite(NamedTuple):
+    """The same where each channel of the key has its own decay (`gated_rule`)."""
+
+    q: Tensor  # [..., H, K], or [..., H, V] where `side` is value
+    k: Tensor  # [..., H, K]
+    v: Tensor  # [..., H, V]
+    log_alpha: Tensor  # [..., H, K]
+    find: Tensor | None = None  # [..., H, K]; None: no erasure
+    erase: Tensor | None = None  # [..., H, K]
+    side: Side = "key"
+    scale: float | None = None
 
 
 class Sequences(NamedTuple):
@@ -38,6 +55,16 @@ class Sequences(NamedTuple):
         assert S is not None
         return o, S
 
+    def gated_rule(self, write: GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The recurrence with a decay per channel, and its state after the last tokens."""
+        o, S = gated_rule(**write._asdict(), initial_state=state, output_final_state=True, cu_seqlens=self.cu_seqlens)
+        assert S is not None
+        return o, S
+
+    def previous(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The token before each (`last` [N, D] before the first; None: zeros), and the last token of each sequence."""
+        return previous_token(x, last=last, cu_seqlens=self.cu_seqlens)
+
 
 class OneToken(NamedTuple):
     """One token of every sequence: [N, …]."""
@@ -49,6 +76,14 @@ class OneToken(NamedTuple):
     def delta_rule(self, write: Write, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """One step of the recurrence."""
         return delta_rule_step(**write._asdict(), state=state)
+
+    def gated_rule(self, write: GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """One step of the recurrence with a decay per channel."""
+        return gated_rule_step(**write._asdict(), state=state)
+
+    def previous(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The token before, and this one, which comes before the next."""
+        return torch.zeros_like(x) if last is None else last, x
 
 
 Pace = Sequences | OneToken

@@ -1,0 +1,80 @@
+"""Gated linear attention: S_t = S_{t-1} diag(α_t) + v kᵀ, α = σ(W₂ W₁ x + b)^{1/16} for each channel of the key."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.layers.memory import GatedWrite, Memory, Pace
+from prism.layers.mixer import MixerConfig, State
+from prism.layers.parts import GatedRead, wide
+from prism.ops.gated import gated_rule_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedLinearAttentionConfig(MixerConfig):
+    """Gated linear attention as published."""
+
+    head_key: int | None = None
+    """Width K of a head's keys; None: half of dim / heads."""
+    head_value: int | None = None
+    """Width V of a head's values; None: dim / heads."""
+    gate_rank: int = 16
+    """Rank of the map to the decays."""
+    damping: float = 16.0
+    """τ in α = σ(·)^{1/τ}: the larger, the slower the state forgets."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("gate_rank", self.gate_rank, 1)
+        at_least("damping", self.damping, 1)
+        for name in ("head_key", "head_value"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+
+    def _make(self, dim: int) -> "GatedLinearAttention":
+        return GatedLinearAttention(dim, self)
+
+
+class GatedLinearAttention(Memory):
+    """Accumulation with a decay a channel; no convolution, no erasure."""
+
+    Config = GatedLinearAttentionConfig
+
+    def __init__(self, dim: int, config: GatedLinearAttentionConfig):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K = K = config.head_key or max(1, config.head_size(dim, None, "head_key") // 2)
+        self.sizes = {"q": H * K, "k": H * K, "v": H * V, "low": config.gate_rank, "gate": H * V}
+        self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
+        self.decay = nn.Linear(config.gate_rank, H * K)
+        self.read = GatedRead(V)
+        self.out = nn.Linear(H * V, dim, bias=False)
+
+    def recall(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
+    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
+        """Project, run the recurrence."""
+        q, k, v, low, gate = project(x).split(list(self.sizes.values()), -1)
+        H = self.config.heads
+        write = GatedWrite(
+            q=q.unflatten(-1, (H, self.K)),
+            k=k.unflatten(-1, (H, self.K)),
+            v=v.unflatten(-1, (H, self.V)),
+            log_alpha=F.logsigmoid(wide(self.decay(low))).unflatten(-1, (H, self.K)) / self.config.damping,
+            scale=self.K**-0.5,
+        )
+        o, S = pace.gated_rule(write, None if state is None else state[0])
+        return o, gate, (S,)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """S."""
+        return ((self.config.heads, self.V, self.K),)
+
+    def state_flops(self, length: int) -> int:
+        """Decay, one write and the read of each head."""
+        return self.config.heads * gated_rule_flops(self.K, self.V)

@@ -1,0 +1,81 @@
+"""Gated slot attention: slots K̃ = diag(f) K̃ + (1−f) kᵀ, Ṽ = diag(f) Ṽ + (1−f) vᵀ; o = Ṽᵀ softmax(K̃ q)."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.layers.memory import GatedWrite, Pace, Paced
+from prism.layers.mixer import MixerConfig, State
+from prism.layers.parts import wide
+from prism.ops.gated import gated_rule_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedSlotAttentionConfig(MixerConfig):
+    """Gated slot attention as published."""
+
+    slots: int | None = None
+    """m, slots a head; None: as many as a key has channels."""
+    damping: float = 8.0
+    """τ in f = σ(·)^{1/τ}: the larger, the slower a slot forgets."""
+    head_key: int | None = None
+    """Width K of a head's keys; None: dim / heads."""
+    head_value: int | None = None
+    """Width V of a head's values; None: dim / heads."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("damping", self.damping, 1)
+        for name in ("slots", "head_key", "head_value"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+
+    def _make(self, dim: int) -> "GatedSlotAttention":
+        return GatedSlotAttention(dim, self)
+
+
+class GatedSlotAttention(Paced):
+    """A softmax over m slots. The transposed slots are states of `gated_rule`, whose key is 1 − f: two passes of it.
+
+    The first reads K̃ q from the value side, one number a slot; the second reads Ṽᵀ with their softmax.
+    """
+
+    Config = GatedSlotAttentionConfig
+
+    def __init__(self, dim: int, config: GatedSlotAttentionConfig):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.K = K = config.head_size(dim, config.head_key, "head_key")
+        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.slots = m = config.slots or K
+        self.sizes = [H * K, H * K, H * V, H * m]
+        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.norm = nn.RMSNorm(H * V, eps=1e-5)
+        self.out = nn.Linear(H * V, dim, bias=False)
+
+    def run(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """Ask the slots' keys, then their values."""
+        keys, values = (None, None) if state is None else state
+        q, k, v, gate = (part.unflatten(-1, (self.config.heads, -1)) for part in self.project(x).split(self.sizes, -1))
+        log_keep = F.logsigmoid(wide(gate)) / self.config.damping
+        write = -torch.expm1(log_keep).to(x.dtype)  # 1 − f, without cancellation
+        ask = GatedWrite(F.silu(q), write, F.silu(k), log_keep, side="value")
+        scores, keys = pace.gated_rule(ask, keys)
+        chosen = wide(scores).softmax(-1).to(x.dtype)
+        o, values = pace.gated_rule(GatedWrite(chosen, write, F.silu(v), log_keep), values)
+        return self.out(self.norm(F.silu(o.flatten(-2)))), (keys, values)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """K̃ᵀ and Ṽᵀ."""
+        H, m = self.config.heads, self.slots
+        return (H, self.K, m), (H, self.V, m)
+
+    def state_flops(self, length: int) -> int:
+        """Decay, one write and the read of the keys and the values of each head's slots."""
+        return self.config.heads * (gated_rule_flops(self.slots, self.K) + gated_rule_flops(self.slots, self.V))
