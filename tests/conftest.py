@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+# two processes on a core make two torch threads far slower than one
+torch.set_num_threads(1)
+
 settings.register_profile("prism", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("prism")
 

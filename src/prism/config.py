@@ -8,13 +8,13 @@ from prism.errors import InputError, suggest
 C = TypeVar("C")
 
 
-def at_least(name: str, value: int | float, least: int | float) -> None:
+def at_least(name: str, value: float, least: float) -> None:
     """Refuses a number below `least` (and a boolean, which Python would take for one)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise InputError(f"{name} must be at least {least}, got {value!r}")
 
 
-def fraction(name: str, value: int | float) -> None:
+def fraction(name: str, value: float) -> None:
     """Refuses what is not in [0, 1)."""
     if not 0 <= value < 1:
         raise InputError(f"{name} must be in [0, 1), got {value!r}")

@@ -1,7 +1,10 @@
 """Names to objects, imported when first asked for; a wrong name is answered with the nearest right one."""
 
+import ast
 import importlib
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TypeVar, cast
 
 from prism.errors import InputError, suggest
@@ -37,3 +40,15 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def summary(self, name: str) -> str:
+        """The first line of the entry's docstring, read from its source: listing names must not import torch."""
+        module, attribute = self._entries[name].split(":")
+        spec = find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"{self._kind} {name!r} is registered in {module}, which does not exist")
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+        return (ast.get_docstring(tree) or "").partition("\n")[0]

@@ -1,0 +1,111 @@
+"""`prism bench layer`: whole mixers, projections and all, beside each other."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
+from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers import MIXERS, mixer_config
+
+
+def jobs(mixers: tuple[str, ...], dim: int, heads: int, batch: int, length: int, backward: bool) -> dict[str, Job]:
+    """What is timed, by mixer."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, length, dim, requires_grad=True)
+    return {
+        name: partial(_once, mixer_config(name, heads=heads).build(dim), x, backward)
+        for name in mixers
+    }  # fmt: skip
+
+
+def _once(mixer: torch.nn.Module, x: torch.Tensor, backward: bool) -> None:
+    if backward:
+        y, _ = mixer(x)
+        torch.autograd.grad(y.sum(), [x, *mixer.parameters()])
+        return
+    with torch.no_grad():
+        mixer(x)
+
+
+def check(mixers: tuple[str, ...], dim: int, heads: int) -> None:
+    """Refuses to time what is wrong: the layer at once in float32 against its own steps in float64."""
+    for name in mixers:
+        torch.manual_seed(0)
+        mixer, x = mixer_config(name, heads=heads).build(dim), torch.randn(1, 70, dim)
+        with torch.no_grad():
+            fast, _ = mixer(x)
+            exact, state, steps = mixer.double(), None, []
+            for t in range(x.shape[1]):
+                y, state = exact.step(x[:, t].double(), state)
+                steps.append(y)
+        slow = torch.stack(steps, 1)
+        error = float((fast - slow).norm() / slow.norm())
+        if not error < 1e-3:
+            raise InputError(
+                f"{name} at once is off by {error:.1e} from its own steps, so nothing was timed: run its tests"
+            )
+
+
+def layer(
+    lengths: tuple[int, ...] = (512, 1024, 2048, 4096),
+    mixers: tuple[str, ...] = ("prism", "gated-deltanet", "linear-attention"),
+    dim: int = 768,
+    heads: int = 8,
+    batch: int = 1,
+    num_threads: int = 1,
+    repeats: int = 5,
+    memory: bool = True,
+    out: Path = Path("bench-layer"),
+) -> None:
+    """Speed and memory of whole mixers of one width.
+
+    Args:
+        lengths: Sequence lengths T.
+        mixers: Names from `prism list`.
+        dim: Model width D.
+        heads: Heads of every mixer.
+        batch: Sequences at once.
+        num_threads: Torch threads.
+        repeats: Runs of each, taken in turns; the median counts.
+        memory: Also measure peak memory, in a process of its own.
+        out: Where results go: OUT.json and OUT.png.
+    """
+    for name in mixers:
+        MIXERS[name]
+    at_least("lengths", min(lengths, default=0), 1)
+    works = ("forward", "forward+backward")
+    cases = [(mixers, dim, heads, batch, T, work == works[1]) for T in lengths for work in works]
+    with threads(num_threads):
+        check(mixers, dim, heads)
+        seconds = [in_turns(jobs(*case), repeats) for case in cases]
+    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    panels: dict[str, list[Measurement]] = {work: [] for work in works}
+    for case, times, peak in zip(cases, seconds, peaks, strict=True):
+        T, work = case[4], works[case[5]]
+        size = {"B": batch, "T": T, "D": dim, "H": heads}
+        for name, clock in times.items():
+            panels[work].append(
+                Measurement(
+                    system=name, work=work, tokens=batch * T, size=size, peak_bytes=peak.get(name), **summarise(clock)
+                )
+            )
+    for work, rows in panels.items():
+        show_measurements(rows, f"{work}, tokens per second: B={batch} D={dim} H={heads}, {num_threads} thread(s)")
+    claims = _claims(panels["forward+backward"], max(lengths))
+    show_claims(claims)
+    rows = [row for panel in panels.values() for row in panel]
+    write_json(out.with_suffix(".json"), {"benchmark": "layer", "threads": num_threads}, rows, claims)
+    write_plot(out.with_suffix(".png"), dict(panels), f"Whole mixers, D={dim}, H={heads}, {num_threads} thread(s)")
+    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+
+
+def _claims(rows: list[Measurement], T: int) -> list[Claim]:
+    at = {row.system: row.seconds for row in rows if row.size["T"] == T}
+    if not {"prism", "gated-deltanet"} <= at.keys():
+        return []
+    ratio = at["prism"] / at["gated-deltanet"]
+    return [Claim(text=f"prism (L=2) / gated-deltanet, forward+backward, T={T:,}", measured=ratio, most=1.35)]

@@ -1,0 +1,276 @@
+"""`prism bench op`: the recurrence beside what a user would have instead on the same machine."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from prism.bench.measure import Job, Measurement, copy_rate, in_turns, matmul_rate, peak_memory, summarise, threads
+from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.config import at_least
+from prism.errors import InputError
+from prism.ops import delta_rule
+from prism.ops.delta import delta_rule_flops
+
+System = Literal["cpu", "chunk", "reference", "attention", "transformers"]
+REFERENCE_UP_TO = 1024  # the loop over tokens is far slower than all others: longer, it would be all one waits for
+
+
+@dataclass(frozen=True)
+class Size:
+    """One problem: the shape of the operands."""
+
+    B: int
+    T: int
+    H: int
+    L: int
+    D: int  # K = V
+
+    def operands(self, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        """q, k, v, beta, log_alpha: unit keys, gates over their range, a decay of a few percent."""
+        g = torch.Generator().manual_seed(0)
+        q = F.normalize(torch.randn(self.B, self.T, self.H, self.D, generator=g), dim=-1)
+        k = F.normalize(torch.randn(self.B, self.T, self.H, self.L, self.D, generator=g), dim=-1)
+        v = torch.randn(self.B, self.T, self.H, self.L, self.D, generator=g)
+        beta = torch.rand(self.B, self.T, self.H, self.L, generator=g)
+        log_alpha = -0.1 * torch.rand(self.B, self.T, self.H, generator=g)
+        return [x.to(dtype).requires_grad_() for x in (q, k, v, beta, log_alpha)]
+
+
+def _ours(backend: str, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+    return delta_rule(q, k, v, beta, log_alpha, backend=backend)[0]  # type: ignore[arg-type]
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k[..., 0, :], v[..., 0, :]))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+def _transformers(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+    """The CPU fallback for Gated DeltaNet that ships in transformers (rank 1, scale 1/√K undone)."""
+    from transformers import logging
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+
+    logging.set_verbosity_error()  # it says at every call that a GPU library would be faster
+    scale = q.shape[-1] ** 0.5
+    return scale * torch_chunk_gated_delta_rule(q, k[..., 0, :], v[..., 0, :], log_alpha, beta[..., 0])[0]
+
+
+def _function(system: str) -> Callable[..., Tensor]:
+    if system == "attention":
+        return _attention
+    return _transformers if system == "transformers" else partial(_ours, system)
+
+
+def _label(system: str, L: int) -> str:
+    names = {"attention": "PyTorch causal attention", "transformers": "transformers fallback, L=1"}
+    return names.get(system, f"prism {system}, L={L}")
+
+
+def _runs(system: str, size: Size) -> bool:
+    if system in ("attention", "transformers"):
+        return size.L == 1  # they have no rank to choose
+    return system != "reference" or size.T <= REFERENCE_UP_TO
+
+
+def jobs(systems: tuple[str, ...], sizes: list[Size], backward: bool) -> dict[str, Job]:
+    """What is timed, by label."""
+    made: dict[str, Job] = {}
+    for size in sizes:
+        x = size.operands()
+        for system in systems:
+            if _runs(system, size):
+                made[_label(system, size.L)] = partial(_once, _function(system), x, backward)
+    return made
+
+
+def _once(function: Callable[..., Tensor], x: list[Tensor], backward: bool) -> None:
+    if backward:
+        torch.autograd.grad(function(*x).sum(), x, allow_unused=True)
+        return
+    with torch.no_grad():
+        function(*x)
+
+
+def check(systems: tuple[str, ...], L: int) -> None:
+    """Refuses to time what is wrong: values and gradients in float32 against the float64 definition."""
+    size = Size(B=2, T=200, H=2, L=L, D=32)
+    x, exact = size.operands(), size.operands(torch.float64)
+    for system in systems:
+        if not _runs(system, size):
+            continue
+        truth = _softmax_attention if system == "attention" else partial(_ours, "reference")
+        got = _with_gradients(_function(system), x)
+        want = _with_gradients(truth, exact)
+        for name, a, b in zip(("output", "dq", "dk", "dv", "dbeta", "dlog_alpha"), got, want, strict=True):
+            error = float((a - b).norm() / b.norm().clamp_min(1e-30))
+            if not error < 1e-4:
+                raise InputError(
+                    f"{_label(system, L)} is wrong, so nothing was timed: {name} is off by {error:.1e} of its size; "
+                    "run the tests of prism.ops, or leave it out with --systems"
+                )
+
+
+def _with_gradients(function: Callable[..., Tensor], x: list[Tensor]) -> list[Tensor]:
+    y = function(*x)
+    weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    grads = torch.autograd.grad((y * weight).sum(), x, allow_unused=True, materialize_grads=True)
+    return [t.detach().double() for t in (y, *grads)]
+
+
+def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+    scores = torch.einsum("bthk,bshk->bhts", q, k[..., 0, :]) / q.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.einsum("bhts,bshv->bthv", scores.masked_fill(future, -torch.inf).softmax(-1), v[..., 0, :])
+
+
+def available(systems: tuple[str, ...]) -> tuple[str, ...]:
+    """The systems that this machine has, one line for each that it has not."""
+    found = []
+    for system in systems:
+        try:
+            if system == "transformers":
+                import transformers.models.qwen3_next.modeling_qwen3_next  # noqa: F401
+            elif system == "cpu":
+                import numba  # noqa: F401
+        except ImportError as error:
+            warnings.warn(f"{system} is left out: {error}; pip install 'prism-sequence[lm]'", stacklevel=2)
+            continue
+        found.append(system)
+    return tuple(found)
+
+
+def op(
+    lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384),
+    steps: tuple[int, ...] = (1, 2, 4),
+    systems: tuple[System, ...] = ("cpu", "chunk", "reference", "attention", "transformers"),
+    batch: int = 1,
+    heads: int = 8,
+    size: int = 96,
+    num_threads: int = 1,
+    repeats: int = 5,
+    memory: bool = True,
+    out: Path = Path("bench-op"),
+) -> None:
+    """Speed and memory of the recurrence beside PyTorch's attention and transformers' fallback.
+
+    Args:
+        lengths: Sequence lengths T.
+        steps: Ranks L of the write.
+        systems: What to time.
+        batch: Sequences at once.
+        heads: Heads.
+        size: Width of a head's keys and values.
+        num_threads: Torch threads.
+        repeats: Runs of each, taken in turns; the median counts.
+        memory: Also measure peak memory, in a process of its own.
+        out: Where results go: OUT.json and OUT.png.
+    """
+    for name, values in (("lengths", lengths), ("steps", steps)):
+        at_least(name, min(values, default=0), 1)
+    for name, number in (("batch", batch), ("heads", heads), ("size", size), ("repeats", repeats)):
+        at_least(name, number, 1)
+    at_least("num_threads", num_threads, 1)
+    chosen = available(systems)
+    cases = [
+        (chosen, [Size(B=batch, T=T, H=heads, L=L, D=size) for L in steps], work == "forward+backward")
+        for T in lengths
+        for work in ("forward", "forward+backward")
+    ]
+    with threads(num_threads):
+        for L in steps:
+            check(chosen, L)
+        seconds = [in_turns(jobs(*case), repeats) for case in cases]
+    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    panels: dict[str, list[Measurement]] = {"forward": [], "forward+backward": []}
+    for (_, sizes, backward), times, peak in zip(cases, seconds, peaks, strict=True):
+        work = "forward+backward" if backward else "forward"
+        panels[work] += _rows(work, sizes, times, peak)
+    for work, rows in panels.items():
+        show_measurements(rows, f"{work}, tokens per second: B={batch} H={heads} K=V={size}, {num_threads} thread(s)")
+    claims = _claims(panels["forward+backward"])
+    show_claims(claims)
+    with threads(num_threads):
+        limits = _limits(panels, heads, size)
+    settings = {"benchmark": "op", "threads": num_threads, "limits": limits}
+    rows = [row for panel in panels.values() for row in panel]
+    write_json(out.with_suffix(".json"), settings, rows, claims)
+    write_plot(out.with_suffix(".png"), dict(panels), f"The recurrence, H={heads}, K=V={size}, {num_threads} thread(s)")
+    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+
+
+def _rows(work: str, sizes: list[Size], seconds: dict[str, list[float]], peaks: dict[str, int]) -> list[Measurement]:
+    by_label = {_label(system, size.L): size for size in reversed(sizes) for system in get_args(System)}
+    return [
+        Measurement(
+            system=label,
+            work=work,
+            tokens=by_label[label].B * by_label[label].T,
+            size=dict(vars(by_label[label])),
+            peak_bytes=peaks.get(label),
+            **summarise(times),
+        )
+        for label, times in seconds.items()
+    ]
+
+
+def _claims(rows: list[Measurement]) -> list[Claim]:
+    """The ratios that the project holds itself to, as far as this run has what they need."""
+    at = {(row.system, row.size["T"]): row for row in rows}
+    claims: list[Claim] = []
+
+    def add(text: str, slow: tuple[str, int], fast: tuple[str, int], **limit: float) -> None:
+        if slow in at and fast in at:
+            claims.append(Claim(text=text, measured=at[slow].seconds / at[fast].seconds, **limit))
+
+    T, rest = 4096, "transformers fallback, L=1"
+    sdpa = "PyTorch causal attention"
+    add("transformers fallback / chunk, L=1, T=4,096", (rest, T), ("prism chunk, L=1", T), least=3)
+    add("chunk L=2 / L=1, T=4,096", ("prism chunk, L=2", T), ("prism chunk, L=1", T), most=1.6)
+    add("transformers fallback / cpu, L=1, T=4,096", (rest, T), ("prism cpu, L=1", T), least=6)
+    add("chunk / cpu, L=2, T=4,096", ("prism chunk, L=2", T), ("prism cpu, L=2", T), least=2)
+    add("attention / cpu L=2, T=4,096", (sdpa, T), ("prism cpu, L=2", T), least=2.5)
+    add("attention / cpu L=2, T=1,024", (sdpa, 1024), ("prism cpu, L=2", 1024), least=1)
+    for backend in ("chunk", "cpu"):
+        name = f"prism {backend}, L=2"
+        add(f"{backend} L=2, time at T=16,384 / T=4,096", (name, 16384), (name, T), most=4.6)
+        long, short = at.get((name, 16384)), at.get((name, T))
+        if long and short and long.peak_bytes and short.peak_bytes:
+            ratio = long.peak_bytes / short.peak_bytes
+            claims.append(Claim(text=f"{backend} L=2, memory at T=16,384 / T=4,096", measured=ratio, most=4.2))
+    return claims
+
+
+def _limits(panels: dict[str, list[Measurement]], H: int, D: int) -> list[dict[str, float | str]]:
+    """What share of the machine's practical peak each of our forms reaches, from the flops of the definition."""
+    flops, copied = matmul_rate(), copy_rate()
+    print(f"this machine: float32 products {flops / 1e9:,.0f} Gflop/s, copies {copied / 1e9:,.1f} GB/s")
+    shares: list[dict[str, float | str]] = []
+    for work, rows in panels.items():
+        factor = 1 if work == "forward" else 4  # the backward does the forward again, and twice its work
+        for row in rows:
+            if not row.system.startswith("prism") or row.size["T"] != 4096:
+                continue
+            L = row.size["L"]
+            need = factor * H * delta_rule_flops(L, D, D)
+            moved = 4 * H * D * (2 + 2 * L) * (1 if work == "forward" else 3)
+            shares.append(
+                {
+                    "system": row.system,
+                    "work": work,
+                    "of_matmul_rate": row.tokens_per_second * need / flops,
+                    "of_copy_rate": row.tokens_per_second * moved / copied,
+                }
+            )
+    for share in shares:
+        print(
+            f"  {share['system']:<20} {share['work']:<17} {share['of_matmul_rate']:6.1%} of the product rate, "
+            f"{share['of_copy_rate']:6.1%} of the copy rate"
+        )
+    return shares

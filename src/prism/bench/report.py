@@ -1,0 +1,108 @@
+"""What a benchmark leaves behind: a table on the screen, JSON, and a picture."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from prism.bench.measure import Measurement, machine
+from prism.files import write_whole
+
+# Colours that stay apart for colour-blind readers; ours are the strong ones.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A ratio that should hold, and what was measured."""
+
+    text: str
+    measured: float
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured ratio is within its limits."""
+        return (self.least is None or self.measured >= self.least) and (self.most is None or self.measured <= self.most)
+
+    @property
+    def limit(self) -> str:
+        """The limit, as read aloud."""
+        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+
+
+def show_measurements(rows: Sequence[Measurement], title: str) -> None:
+    """One row a system, one column a length, tokens a second (and peak memory below, where measured)."""
+    lengths = sorted({row.size["T"] for row in rows})
+    table = Table()
+    table.add_column("system")
+    for length in lengths:
+        table.add_column(f"T={length:,}", justify="right")
+    for system in dict.fromkeys(row.system for row in rows):
+        found = {row.size["T"]: row for row in rows if row.system == system}
+        table.add_row(system, *(_cell(found.get(length)) for length in lengths))
+    Console().print(title, table, sep="\n")
+
+
+def _cell(row: Measurement | None) -> str:
+    if row is None:
+        return "–"
+    memory = "" if row.peak_bytes is None else f"\n{row.peak_bytes / 2**20:,.0f} MiB"
+    return f"{row.tokens_per_second / 1000:,.1f} k/s{memory}"
+
+
+def show_claims(claims: Sequence[Claim]) -> None:
+    """The ratios, each beside its limit."""
+    if not claims:
+        return
+    table = Table()
+    for name in ("ratio", "measured", "should be", "holds"):
+        table.add_column(name, justify="right" if name == "measured" else "left")
+    for claim in claims:
+        table.add_row(claim.text, f"{claim.measured:.2f}", claim.limit, "yes" if claim.holds else "NO")
+    Console().print("ratios, from this run", table, sep="\n")
+
+
+def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], claims: Sequence[Claim]) -> None:
+    """The whole run as one file, there whole or not at all."""
+    content = {
+        "machine": machine(),
+        **record,
+        "measurements": [row.to_json() for row in rows],
+        "ratios": [asdict(claim) | {"holds": claim.holds} for claim in claims],
+    }
+    write_whole(path, json.dumps(content, indent=2).encode())
+
+
+def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str) -> None:
+    """Tokens a second over the sequence length, a panel for each kind of work."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), sharey=True, squeeze=False)
+    systems = list(dict.fromkeys(row.system for rows in panels.values() for row in rows))
+    for axis, (name, rows) in zip(axes[0], panels.items(), strict=True):
+        for n, system in enumerate(systems):
+            points = sorted((row.size["T"], row.tokens_per_second) for row in rows if row.system == system)
+            axis.plot(*zip(*points, strict=True), "o-", label=system, color=COLOURS[n % len(COLOURS)], markersize=4)
+        lengths = sorted({row.size["T"] for row in rows})
+        axis.set(title=name, xlabel="sequence length", xscale="log", yscale="log")
+        axis.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("tokens per second")
+    axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
+    figure.suptitle(title, fontsize=11)
+    figure.tight_layout()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=140)
+    plt.close(figure)
+    write_whole(path, buffer.getvalue())

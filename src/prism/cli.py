@@ -1,0 +1,86 @@
+"""The program `prism`: finds the command, hands it the rest of the line, turns a user's mistake into one line."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prism import __version__
+from prism.errors import InputError, suggest
+from prism.registry import Registry
+
+COMMANDS: Registry[Callable[..., Any]] = Registry(
+    "command",
+    {
+        "bench op": "prism.bench.op:op",
+        "bench layer": "prism.bench.layer:layer",
+        "list": "prism.cli:list_names",
+    },
+)
+# What `prism list` shows: heading, and where the names stand.
+LISTS = {"mixers": "prism.layers:MIXERS"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command; exit code 2 and one line for what the user got wrong."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _run(words)
+    except InputError as error:
+        print(f"prism: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _run(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview(list(COMMANDS)))
+        return
+    if words[0] in ("--version", "-V"):
+        print(f"prism {__version__}")
+        return
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if len(words) >= length and name in COMMANDS:
+            import tyro
+
+            tyro.cli(COMMANDS[name], args=words[length:], prog=f"prism {name}")
+            return
+    _explain(words)
+
+
+def _explain(words: list[str]) -> None:
+    """A group without its command prints its commands; anything else is a mistake with a suggestion."""
+    group = [name for name in COMMANDS if name.startswith(words[0] + " ")]
+    if group and (len(words) == 1 or words[1] in ("-h", "--help")):
+        print(_overview(group))
+        return
+    if group:
+        tails = [name.partition(" ")[2] for name in group]
+        raise InputError(f"unknown command '{words[0]} {words[1]}': {suggest(words[1], tails)}")
+    heads = dict.fromkeys(name.partition(" ")[0] for name in COMMANDS)
+    raise InputError(f"unknown command {words[0]!r}: {suggest(words[0], heads)}")
+
+
+def _overview(names: list[str]) -> str:
+    width = max(len(name) for name in names)
+    rows = [f"  prism {name:<{width}}  {COMMANDS.summary(name)}" for name in names]
+    head = [f"prism {__version__}: the parallel residual iterative sequence model", "", "commands:"]
+    return "\n".join([*head, *rows, "", "`prism COMMAND --help` tells what each takes."])
+
+
+def list_names() -> None:
+    """Mixers and everything else that is chosen by name."""
+    for heading, place in LISTS.items():
+        registry: Registry[Any] = Registry("list", {heading: place})[heading]
+        width = max(len(name) for name in registry)
+        print(f"{heading}:")
+        for name in registry:
+            print(f"  {name:<{width}}  {registry.summary(name)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The benchmarks: they measure what they say, and refuse to report what is wrong."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from prism.bench import layer, measure, op
+from prism.bench.report import Claim
+from prism.errors import InputError
+
+
+def test_turns_are_shared_and_the_median_counts() -> None:
+    seen: list[str] = []
+    seconds = measure.in_turns({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, repeats=3)
+    assert seen == ["a", "b"] * 4  # once to warm up
+    assert measure.summarise([3.0, 1.0, 2.0]) == {"seconds": 2.0, "fastest": 1.0, "repeats": 3}
+    assert all(len(times) == 3 for times in seconds.values())
+
+
+def test_a_slow_job_is_not_repeated_for_ever() -> None:
+    seconds = measure.in_turns({"slow": lambda: time.sleep(0.02), "fast": lambda: None}, repeats=50, patience=0.1)
+    assert 1 <= len(seconds["slow"]) <= 10
+    assert len(seconds["fast"]) == 50
+
+
+def hold(megabytes: int) -> dict[str, measure.Job]:
+    return {"hold": lambda: torch.ones(megabytes << 18).sum()}
+
+
+def test_peak_memory_sees_what_a_job_holds_and_gives_back() -> None:
+    small, large = measure.peak_memory(hold, [(8,), (64,)])
+    assert 7 << 20 < small["hold"] < 12 << 20
+    assert 63 << 20 < large["hold"] < 70 << 20
+
+
+def test_claims_know_their_limits() -> None:
+    assert Claim(text="", measured=3.1, least=3).holds
+    assert not Claim(text="", measured=2.9, least=3).holds
+    assert Claim(text="", measured=1.5, most=1.6).holds
+    assert not Claim(text="", measured=1.7, most=1.6).holds
+
+
+def test_a_wrong_operator_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = op._ours
+    monkeypatch.setattr(op, "_ours", lambda backend, *x: right(backend, *x) * (1.001 if backend == "chunk" else 1))
+    with pytest.raises(InputError, match=r"prism chunk, L=2 is wrong, so nothing was timed: output is off by 1.0e-03"):
+        op.check(("chunk",), 2)
+
+
+def test_bench_op_leaves_a_table_json_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    op.op(
+        lengths=(64, 128), steps=(1, 2), systems=("chunk", "attention"), heads=2, size=16, repeats=2, memory=False,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    record = json.loads((tmp_path / "run.json").read_text())
+    systems = {row["system"] for row in record["measurements"]}
+    assert systems == {"prism chunk, L=1", "prism chunk, L=2", "PyTorch causal attention"}
+    assert all(row["tokens_per_second"] > 0 for row in record["measurements"])
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.png"]
+    assert "T=128" in capsys.readouterr().out
+
+
+def test_bench_layer_prints_the_ratio_to_gated_deltanet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layer.layer(
+        lengths=(64,), mixers=("prism", "gated-deltanet"), dim=32, heads=2, repeats=1, memory=False, out=tmp_path / "x"
+    )
+    record = json.loads((tmp_path / "x.json").read_text())
+    assert record["ratios"][0]["most"] == 1.35
+    assert "gated-deltanet" in capsys.readouterr().out
+
+
+def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="lengths must be at least 1, got 0"):
+        op.op(lengths=(), out=tmp_path / "x")
+    with pytest.raises(InputError, match="unknown mixer 'prsm': did you mean 'prism'"):
+        layer.layer(mixers=("prsm",), out=tmp_path / "x")
+    assert not list(tmp_path.iterdir())
