@@ -19,17 +19,19 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_compiled
-def _insert(near, similarity, item, value):  # type: ignore[no-untyped-def]
-    """Keeps the k largest in falling order."""
-    place = len(near) - 1
-    if value <= similarity[place]:
-        return
-    while place > 0 and similarity[place - 1] < value:
-        similarity[place] = similarity[place - 1]
-        near[place] = near[place - 1]
-        place -= 1
-    similarity[place] = value
-    near[place] = item
+def _largest(values, k):  # type: ignore[no-untyped-def]
+    """Places of the k largest, largest first; of equal ones the first."""
+    if len(values) <= k:
+        return np.argsort(-values, kind="mergesort")
+    least = np.partition(values, len(values) - k)[len(values) - k]
+    chosen = np.empty(k, dtype=np.int64)
+    size, spare = 0, k - np.sum(values > least)
+    for a in range(len(values)):
+        if values[a] > least or (values[a] == least and spare > 0):
+            spare -= values[a] == least
+            chosen[size] = a
+            size += 1
+    return chosen[np.argsort(-values[chosen], kind="mergesort")]
 
 
 @_compiled
@@ -43,23 +45,25 @@ def nearest(user_starts, user_items, item_starts, item_users, k):  # type: ignor
     similarity = np.zeros((n, k), dtype=np.float32)
     common = np.zeros(n, dtype=np.int32)
     touched = np.empty(n, dtype=np.int32)
+    values = np.empty(n, dtype=np.float32)
+    root = np.sqrt((item_starts[1:] - item_starts[:-1]).astype(np.float64))
     for i in range(n):
         size = 0
         for a in range(item_starts[i], item_starts[i + 1]):
             u = item_users[a]
             for b in range(user_starts[u], user_starts[u + 1]):
                 j = user_items[b]
-                if common[j] == 0:
+                if j != i and common[j] == 0:
                     touched[size] = j
                     size += 1
                 common[j] += 1
-        own = item_starts[i + 1] - item_starts[i]
         for a in range(size):
-            j = touched[a]
-            value = common[j] / np.sqrt(float(own) * (item_starts[j + 1] - item_starts[j]))
-            common[j] = 0
-            if j != i:
-                _insert(near[i], similarity[i], j, value)
+            values[a] = common[touched[a]] / (root[i] * root[touched[a]])
+            common[touched[a]] = 0
+        common[i] = 0
+        for place, a in enumerate(_largest(values[:size], k)):
+            near[i, place] = touched[a]
+            similarity[i, place] = values[a]
     return near, similarity
 
 
