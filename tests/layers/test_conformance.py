@@ -24,6 +24,12 @@ def tokens(batch: int, length: int) -> Tensor:
     return torch.randn(batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
+def clock(batch: int, length: int) -> Tensor:
+    """When each token happened and when the next did, in seconds: for mixers that model time."""
+    gaps = torch.randint(0, 10**6, (batch, length + 1), generator=torch.Generator().manual_seed(3))
+    return gaps.cumsum(1).unfold(1, 2, 1)
+
+
 def close(a: Tensor, b: Tensor, what: str) -> None:
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m: f"{what}: {m}")
 
@@ -100,7 +106,7 @@ def test_sequences_of_a_batch_do_not_meet(mixer: Mixer) -> None:
 
 def test_gradient_reaches_every_parameter_and_the_input(mixer: Mixer) -> None:
     x = tokens(2, T).requires_grad_()
-    mixer(x)[0].square().sum().backward()
+    mixer(x, times=clock(2, T))[0].square().sum().backward()
     assert x.grad is not None
     assert x.grad.abs().amax(-1).min() > 0
     for name, parameter in mixer.named_parameters():

@@ -16,6 +16,8 @@ from prism.ops.operands import describe, read_bounds
 
 # One tensor for each thing a mixer remembers; the first axis of each is the sequence.
 State = tuple[Tensor, ...]
+# In a state's shape, the axis that has one entry a token (padded to the longest sequence).
+GROWS = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of each tensor of the state, without the first axis (the sequence)."""
+        """The shape of each tensor of the state, without the first axis (the sequence); `GROWS` where it does."""
 
     @abstractmethod
     def state_flops(self, length: int) -> int:
@@ -88,7 +90,7 @@ class Mixer(nn.Module, ABC):
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens (the same for any length if linear)."""
-        return sum(prod(shape) for shape in self.state_shapes())
+        return sum(prod(length if n == GROWS else n for n in shape) for shape in self.state_shapes())
 
     def flops(self, length: int = 0) -> int:
         """Floating-point operations of one token forward, after `length` tokens: linear maps and the state."""
@@ -151,7 +153,8 @@ class Mixer(nn.Module, ABC):
         if not isinstance(state, tuple) or len(state) != len(shapes):
             raise ValueError(f"state must be a tuple of {len(shapes)} tensors, as an earlier call returned")
         for i, (part, shape) in enumerate(zip(state, shapes, strict=True)):
-            if tuple(part.shape) != (sequences, *shape):
-                raise ValueError(f"state[{i}] must have shape {[sequences, *shape]}, got {describe(part)}")
+            wanted = (sequences, *shape)
+            if part.ndim != len(wanted) or any(n not in (m, GROWS) for m, n in zip(part.shape, wanted, strict=True)):
+                raise ValueError(f"state[{i}] must have shape {list(wanted)}, got {describe(part)}")
             if part.device != x.device:
                 raise ValueError(f"state[{i}] is on {part.device} but the input is on {x.device}")

@@ -15,6 +15,7 @@ from prism.errors import InputError
 from prism.layers.initial import initialise, quieten
 from prism.layers.mixer import MixerConfig, State
 from prism.layers.prism import PrismConfig
+from prism.models.positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +30,17 @@ class BackboneConfig:
     """One mixer for all blocks, or one for each (a hybrid)."""
     ffn: int | None = None
     """Hidden width of the SwiGLU; None: 8/3 of the width, up to a multiple of 16; 0: blocks of a mixer alone."""
+    positions: int = 0
+    """Learned absolute positions, added to the input (SASRec); tokens beyond them share the last. 0: none."""
     dropout: float = 0.0
-    """Rate of dropout on what each mixer and SwiGLU adds."""
+    """Rate of dropout on what each mixer and SwiGLU adds, and on the input where positions are added to it."""
     checkpoint: bool = False
     """Keep only the input of each block for the backward pass and compute the rest again."""
 
     def __post_init__(self) -> None:
         at_least("dim", self.dim, 1)
         at_least("layers", self.layers, 1)
+        at_least("positions", self.positions, 0)
         fraction("dropout", self.dropout)
         if self.ffn is not None:
             at_least("ffn", self.ffn, 0)
@@ -113,11 +117,13 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Embeddings in, features out; the state is one mixer state a block."""
+    """Embeddings in, features out; the state is one mixer state a block, and with positions a count of tokens."""
 
     def __init__(self, config: BackboneConfig):
         super().__init__()
         self.config = config
+        count, dim = config.positions, config.dim
+        self.positions = Positions(count, dim, config.dropout) if count else None
         blocks = [Block(config, mixer) for mixer in config.mixers]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(config.dim, eps=1e-6)
@@ -137,14 +143,17 @@ class Backbone(nn.Module):
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
         """Whole sequences, dense or packed, from the state that an earlier call returned."""
-        states = []
+        self._check(state)
+        states, count = [], None
+        if self.positions is not None:
+            x, count = self.positions(x, state[-1] if state else None, cu_seqlens)
         for block, before in self._blocks(state):
             if self.config.checkpoint and self.training and torch.is_grad_enabled():
                 x, after = checkpoint(block, x, before, cu_seqlens, times, use_reentrant=False)
             else:
                 x, after = block(x, before, cu_seqlens, times)
             states.append(after)
-        return self.norm(x), tuple(states)
+        return self.norm(x), (*states,) if count is None else (*states, count)
 
     def step(
         self,
@@ -153,18 +162,28 @@ class Backbone(nn.Module):
         times: Int[Tensor, "N 2"] | None = None,
     ) -> tuple[Float[Tensor, "N D"], tuple[State, ...]]:
         """One token of every sequence."""
-        states = []
+        self._check(state)
+        states, count = [], None
+        if self.positions is not None:
+            x, count = self.positions.step(x, state[-1] if state else None)
         for block, before in self._blocks(state):
             x, after = block.step(x, before, times)
             states.append(after)
-        return self.norm(x), tuple(states)
+        return self.norm(x), (*states,) if count is None else (*states, count)
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens."""
-        return sum(block.mixer.state_size(length) for block, _ in self._blocks(None))
+        mixers = sum(block.mixer.state_size(length) for block, _ in self._blocks(None))
+        return mixers + (self.positions is not None)
+
+    def _check(self, state: tuple[State, ...] | None) -> None:
+        wanted = len(self.blocks) + (self.positions is not None)
+        if state is not None and len(state) != wanted:
+            positions = "" if self.positions is None else " and one for positions"
+            raise ValueError(
+                f"state must hold one entry for each of {len(self.blocks)} blocks{positions}, got {len(state)}"
+            )
 
     def _blocks(self, state: tuple[State, ...] | None) -> Iterator[tuple[Block, State | None]]:
-        if state is not None and len(state) != len(self.blocks):
-            raise ValueError(f"state must hold one entry for each of {len(self.blocks)} blocks, got {len(state)}")
         for n, block in enumerate(self.blocks):
             yield cast(Block, block), None if state is None else state[n]

@@ -1,0 +1,101 @@
+"""HSTU: U,V,Q,K = SiLU(W LN(X)), A = SiLU(QKᵀ + b_pos[i−j] + b_time[bucket(t_{i+1} − t_j)])/N, X + W'(LN(AV) ⊙ U)."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least, fraction
+from prism.layers.mixer import GROWS, Mixer, MixerConfig, State
+from prism.ops.attention import Bias, Past, pointwise_attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class HstuConfig(MixerConfig):
+    """HSTU as published."""
+
+    max_length: int = 256
+    """N: distances beyond it share one bias, and attention is divided by it, whatever the length of a sequence."""
+    time_buckets: int = 128
+    """The largest bucket of the time between events."""
+    head_key: int | None = None
+    """Width of a head's queries and keys; None: dim / heads."""
+    head_value: int | None = None
+    """Width of a head's values and gates; None: dim / heads."""
+    dropout: float = 0.0
+    """Rate of dropout on what the block adds, before its last map (published: 0.2 on ML-1M)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("max_length", self.max_length, 1)
+        at_least("time_buckets", self.time_buckets, 0)
+        for name in ("head_key", "head_value"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        fraction("dropout", self.dropout)
+
+    def _make(self, dim: int) -> "Hstu":
+        return Hstu(dim, self)
+
+
+class Hstu(Mixer):
+    """Attention without a softmax, gated, with biases by distance and by time; no feed-forward."""
+
+    Config = HstuConfig
+    whole_block = True
+    takes_times = True
+
+    def __init__(self, dim: int, config: HstuConfig):
+        super().__init__(dim)
+        self.config, H = config, config.heads
+        self.K = config.head_size(dim, config.head_key, "head_key")
+        self.V = config.head_size(dim, config.head_value, "head_value")
+        self.sizes = [H * self.V, H * self.V, H * self.K, H * self.K]
+        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
+        self.place_bias = nn.Parameter(0.02 * torch.randn(config.max_length))
+        self.time_bias = nn.Parameter(0.02 * torch.randn(config.time_buckets + 1))
+        self.dropout = nn.Dropout(config.dropout)
+        self.merge = nn.Linear(H * self.V, dim)
+
+    def mix(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: State | None,
+        cu_seqlens: Int[Tensor, " limits"] | None,
+        times: Int[Tensor, "B T 2"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences; without times, the bias is by distance alone."""
+        past = None if state is None else Past(state[:3], state[3])
+        projected = F.silu(self.project(F.layer_norm(x, [self.dim], eps=1e-6)))
+        u, v, q, k = projected.split(self.sizes, -1)
+        H = self.config.heads
+        o, past = pointwise_attention(
+            q.unflatten(-1, (H, self.K)),
+            k.unflatten(-1, (H, self.K)),
+            v.unflatten(-1, (H, self.V)),
+            Bias(self.place_bias, self.time_bias),
+            1 / self.config.max_length,
+            times=times,
+            past=past,
+            cu_seqlens=cu_seqlens,
+        )
+        read = F.layer_norm(o.flatten(-2), [u.shape[-1]], eps=1e-6)
+        return x + self.merge(self.dropout(read * u)), (*past.kept, past.lengths)
+
+    def mix_token(
+        self, x: Float[Tensor, "N D"], state: State | None, times: Int[Tensor, "N 2"] | None = None
+    ) -> tuple[Float[Tensor, "N D"], State]:
+        """One token."""
+        y, state = self.mix(x.unsqueeze(1), state, None, None if times is None else times.unsqueeze(1))
+        return y.squeeze(1), state
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Keys, values, when they happened, and how many there are."""
+        H = self.config.heads
+        return (GROWS, H, self.K), (GROWS, H, self.V), (GROWS,), ()
+
+    def state_flops(self, length: int) -> int:
+        """A product with each key and each value."""
+        return 2 * self.config.heads * (self.K + self.V) * (length + 1)

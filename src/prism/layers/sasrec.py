@@ -1,0 +1,73 @@
+"""SASRec's block: Q = LN(X), X' = Q + MHA(Q, X, X), F = LN(X'), X = F + W₂ relu(W₁ F); causal, no output map."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import fraction
+from prism.layers.mixer import GROWS, Mixer, MixerConfig, State
+from prism.ops.attention import Past, causal_attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class SasrecConfig(MixerConfig):
+    """SASRec as published; its learned positions are the backbone's field `positions`."""
+
+    heads: int = 1
+    """Heads of the attention (published: 1)."""
+    dropout: float = 0.0
+    """Rate of dropout on attention weights and after each map of the feed-forward (published: 0.2 on ML-1M)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fraction("dropout", self.dropout)
+
+    def _make(self, dim: int) -> "Sasrec":
+        return Sasrec(dim, self)
+
+
+class Sasrec(Mixer):
+    """Norms come first and the residual branches start behind them, as in the authors' code."""
+
+    Config = SasrecConfig
+    whole_block = True
+
+    def __init__(self, dim: int, config: SasrecConfig):
+        super().__init__(dim)
+        self.config = config
+        self.size = config.head_size(dim, None, "heads to a divisor of dim")
+        self.norm = nn.LayerNorm(dim, eps=1e-8)
+        self.query = nn.Linear(dim, dim)
+        # the authors' keys have a bias too, but it adds the same to all scores of a query: softmax does not see it
+        self.key = nn.Linear(dim, dim, bias=False)
+        self.value = nn.Linear(dim, dim)
+        self.ffn_norm = nn.LayerNorm(dim, eps=1e-8)
+        self.hidden = nn.Linear(dim, dim)
+        self.ffn_out = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def mix(
+        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences."""
+        past = None if state is None else Past(state[:2], state[2])
+        normed = self.norm(x)
+        q, k, v = (
+            y.unflatten(-1, (self.config.heads, self.size)) for y in (self.query(normed), self.key(x), self.value(x))
+        )
+        rate = self.config.dropout if self.training else 0.0
+        o, past = causal_attention(q, k, v, past=past, cu_seqlens=cu_seqlens, dropout=rate)
+        y = self.ffn_norm(normed + o.flatten(-2))
+        y = y + self.dropout(self.ffn_out(self.dropout(F.relu(self.hidden(y)))))
+        return y, (*past.kept, past.lengths)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Keys, values, and how many there are."""
+        head = (GROWS, self.config.heads, self.size)
+        return head, head, ()
+
+    def state_flops(self, length: int) -> int:
+        """A product with each key and each value."""
+        return 4 * self.dim * (length + 1)

@@ -1,0 +1,41 @@
+"""Learned absolute positions: x_t + P_t, as SASRec has them; the state is how many tokens a sequence has had."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.layers.initial import initialise
+from prism.layers.mixer import State
+from prism.ops.operands import read_bounds
+from prism.ops.ragged import lengths_of, positions
+
+
+class Positions(nn.Module):
+    """One vector a position. Tokens beyond the last share it, so that a stream need not end."""
+
+    def __init__(self, count: int, dim: int, dropout: float):
+        super().__init__()
+        self.table = nn.Embedding(count, dim)
+        self.dropout = nn.Dropout(dropout)
+        initialise(self)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: State | None,
+        cu_seqlens: Int[Tensor, " limits"] | None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences, dense or packed."""
+        B, T, _ = x.shape
+        bounds = read_bounds(cu_seqlens, B, T)
+        counts = torch.tensor(lengths_of(B, T, bounds), dtype=torch.long, device=x.device)
+        if state is not None and state[0].shape != counts.shape:
+            raise ValueError(f"state counts {len(state[0])} sequences, but x has {len(counts)}")
+        before = None if state is None else state[0]
+        place = positions(B, T, bounds, before, x.device).clamp(max=self.table.num_embeddings - 1)
+        return self.dropout(x + self.table(place)), (counts if before is None else before + counts,)
+
+    def step(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
+        """One token of every sequence."""
+        y, state = self(x.unsqueeze(1), state, None)
+        return y.squeeze(1), state
