@@ -93,13 +93,15 @@ def test_loops_too_long_to_be_kept_whole_have_the_same_gradients(monkeypatch: py
     mixer, x = build("ttt-mlp", 2), tokens(1, 23).requires_grad_()
     limits = torch.tensor([0, 4, 4, 20, 23])
     gradients = []
-    for segment in (64, 3):
-        monkeypatch.setattr("prism.ops.fastweight_walk.SEGMENT", segment)
+    state_bytes = 8 * 4 * sum(part.numel() for part in mixer(x[:, :0])[1][:-1])
+    for kept in (2**25, 3 * state_bytes, 0):  # in one piece, three turns at a time, one turn at a time
+        monkeypatch.setattr("prism.ops.fastweight_walk.KEPT", kept)
         y, state = mixer(x, cu_seqlens=limits)
         loss = y.square().sum() + sum(part.square().sum() for part in state[:-1])
         gradients.append(torch.autograd.grad(loss, [x, *mixer.parameters()]))
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    for whole, *others in zip(*gradients, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, whole, rtol=1e-12, atol=1e-12)
 
 
 def test_sequences_that_stopped_at_different_places_go_on_together() -> None:

@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from prism.ops.layout import Layout
 from prism.ops.operands import read_bounds
 
-# Loop steps whose inner values are kept for the backward at once; in longer loops they are computed anew.
-SEGMENT = 64
+# Bytes of states, one a turn, that the backward keeps at once (what is kept with each state is some ten times it);
+# a longer walk is cut into segments, and the backward computes the turns of each anew.
+KEPT = 2**25
 
 Parts = tuple[Tensor, ...]
 
@@ -92,21 +93,22 @@ class MiniBatches:
         """
         order, running = self.layout.order, self.layout.running
         parts = tuple((part if order is None else part[order]).flatten(0, 1) for part in state)
-        if len(running) <= SEGMENT or not torch.is_grad_enabled():
+        segment = max(1, KEPT // max(1, sum(part.numel() * part.element_size() for part in parts)))
+        if len(running) <= segment or not torch.is_grad_enabled():
             y, *parts_after = self._turns(step, range(len(running)), len(parts), *parts, *inputs)
         else:
-            y, parts_after = self._checkpointed(step, parts, inputs)
+            y, parts_after = self._checkpointed(step, parts, inputs, segment)
         after = (part.unflatten(0, (-1, self.H)) for part in parts_after)
         return y, tuple(part if order is None else part[self.layout.inverse] for part in after)
 
-    def _checkpointed(self, step: Step, parts: Parts, inputs: Parts) -> tuple[Tensor, list[Tensor]]:
+    def _checkpointed(self, step: Step, parts: Parts, inputs: Parts, segment: int) -> tuple[Tensor, list[Tensor]]:
         running, outputs, held = self.layout.running, [], list(parts)
-        turns = [range(len(running))[a : a + SEGMENT] for a in range(0, len(running), SEGMENT)]
-        sizes = [self.H * sum(running[j] for j in segment) for segment in turns]
+        segments = [range(len(running))[a : a + segment] for a in range(0, len(running), segment)]
+        sizes = [self.H * sum(running[j] for j in turns) for turns in segments]
         # split, not slices: the gradient of a slice is as long as the whole, and there is one for each turn
-        for segment, *x in zip(turns, *(y.split(sizes) for y in inputs), strict=True):
+        for turns, *x in zip(segments, *(y.split(sizes) for y in inputs), strict=True):
             y, *held = checkpoint(
-                self._turns, step, segment, len(held), *held, *x, use_reentrant=False, preserve_rng_state=False
+                self._turns, step, turns, len(held), *held, *x, use_reentrant=False, preserve_rng_state=False
             )
             outputs.append(y)
         return torch.cat(outputs), held
