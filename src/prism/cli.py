@@ -13,6 +13,10 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
     {
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",
+        "bench model": "prism.bench.model:model",
+        "bench decode": "prism.bench.decode:decode",
+        "paper taxonomy": "prism.recipes.taxonomy:taxonomy",
+        "paper throughput": "prism.recipes.throughput:throughput",
         "list": "prism.cli:list_names",
     },
 )

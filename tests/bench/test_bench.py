@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prism.bench import layer, measure, op
+from prism.bench import decode, layer, measure, model, op
 from prism.bench.report import Claim
 from prism.errors import InputError
 
@@ -79,3 +79,27 @@ def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prsm': did you mean 'prism'"):
         layer.layer(mixers=("prsm",), out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_models_of_the_throughput_study_are_of_one_size() -> None:
+    counts = {name: model.parameters(config) for name, config in model.models(model.STUDY, 128, 2, 4).items()}
+    target = counts["prism"]
+    assert all(abs(count - target) < 0.05 * target for count in counts.values()), counts
+
+
+def test_bench_model_states_the_papers_ratios(tmp_path: Path) -> None:
+    mixers = ("prism", "gated-deltanet", "attention", model.SERIAL)
+    model.model(sizes=((64, 2),), mixers=mixers, dim=32, heads=2, repeats=1, memory=False, out=tmp_path / "m")
+    record = json.loads((tmp_path / "m.json").read_text())
+    assert {row["system"] for row in record["measurements"]} == set(mixers)
+    assert any("174" in ratio["text"] for ratio in record["ratios"])
+    assert any("16 %" in ratio["text"] for ratio in record["ratios"])
+
+
+def test_bench_decode_compares_contexts(tmp_path: Path) -> None:
+    decode.decode(
+        contexts=(8, 32), mixers=("prism", "attention"), dim=32, layers=1, tokens=4, repeats=1, out=tmp_path / "d"
+    )
+    record = json.loads((tmp_path / "d.json").read_text())
+    assert len(record["measurements"]) == 4
+    assert record["ratios"][0]["least"] == 0.95

@@ -17,9 +17,15 @@ from prism.files import write_whole
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 
 
+def console() -> Console:
+    """The screen; a file or a pipe is as wide as a table needs."""
+    found = Console()
+    return found if found.is_terminal else Console(width=160)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A ratio that should hold, and what was measured."""
+    """A ratio, what was measured, and the limit that it should keep, if any."""
 
     text: str
     measured: float
@@ -33,7 +39,9 @@ class Claim:
 
     @property
     def limit(self) -> str:
-        """The limit, as read aloud."""
+        """The limit, as read aloud; nothing where the ratio is only reported."""
+        if self.least is None and self.most is None:
+            return ""
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
 
@@ -47,7 +55,7 @@ def show_measurements(rows: Sequence[Measurement], title: str) -> None:
     for system in dict.fromkeys(row.system for row in rows):
         found = {row.size["T"]: row for row in rows if row.system == system}
         table.add_row(system, *(_cell(found.get(length)) for length in lengths))
-    Console().print(title, table, sep="\n")
+    console().print(title, table, sep="\n")
 
 
 def _cell(row: Measurement | None) -> str:
@@ -65,8 +73,9 @@ def show_claims(claims: Sequence[Claim]) -> None:
     for name in ("ratio", "measured", "should be", "holds"):
         table.add_column(name, justify="right" if name == "measured" else "left")
     for claim in claims:
-        table.add_row(claim.text, f"{claim.measured:.2f}", claim.limit, "yes" if claim.holds else "NO")
-    Console().print("ratios, from this run", table, sep="\n")
+        holds = ("yes" if claim.holds else "NO") if claim.limit else ""
+        table.add_row(claim.text, f"{claim.measured:.2f}", claim.limit, holds)
+    console().print("ratios, from this run", table, sep="\n")
 
 
 def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], claims: Sequence[Claim]) -> None:

@@ -1,0 +1,167 @@
+"""`prism bench model`: training throughput of whole models of equal size, over sequence length × batch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
+from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers import MIXERS, mixer_config
+from prism.layers.initial import initialise
+from prism.layers.mixer import MixerConfig
+from prism.models.backbone import BackboneConfig
+
+VOCABULARY = 1024
+# TTT one token at a time, as the paper times it; the published mini-batches are `ttt-linear` itself.
+SERIAL = "ttt-linear, b=1"
+STUDY = (
+    "prism", "gated-deltanet", "deltanet", "linear-attention", "gla", "gsa", "mom", "mamba2", "efla", "pgdn",
+    "rwkv7", "attention", "ttt-linear", "ttt-mlp", "titans", "atlas", SERIAL,
+)  # fmt: skip
+
+
+class TokenModel(nn.Module):
+    """Embedding, backbone, tied logits: the least that trains."""
+
+    def __init__(self, config: BackboneConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, config.dim)
+        initialise(self.embedding)
+        self.backbone = config.build()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The mean loss of predicting each next token."""
+        y, _ = self.backbone(self.embedding(tokens[:, :-1]))
+        return F.cross_entropy(F.linear(y, self.embedding.weight).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def configured(name: str, heads: int) -> MixerConfig:
+    """The mixer's config by its name in the study."""
+    if name == SERIAL:
+        return mixer_config("ttt-linear", heads=heads, mini_batch=1)
+    return mixer_config(name, heads=heads)
+
+
+def parameters(config: BackboneConfig) -> int:
+    """The number of parameters of a backbone, counted without memory for them."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in config.build().parameters())
+
+
+def of_size(config: BackboneConfig, target: int) -> BackboneConfig:
+    """`config` with the SwiGLU as wide as makes the backbone's parameters nearest to `target`."""
+    least = parameters(replace(config, ffn=1))
+    per_unit = 3 * config.dim * config.layers
+    return replace(config, ffn=max(16, round((target - least) / per_unit / 8) * 8))
+
+
+def models(mixers: Sequence[str], dim: int, layers: int, heads: int) -> dict[str, BackboneConfig]:
+    """One backbone a mixer, all as large as PRISM's."""
+    ours = BackboneConfig(dim=dim, layers=layers, mixer=configured("prism", heads))
+    target = parameters(ours)
+    return {
+        name: of_size(BackboneConfig(dim=dim, layers=layers, mixer=configured(name, heads)), target)
+        for name in mixers
+    }  # fmt: skip
+
+
+def jobs(mixers: Sequence[str], dim: int, layers: int, heads: int, batch: int, length: int) -> dict[str, Job]:
+    """One training step (forward and backward) of each model."""
+    torch.manual_seed(0)
+    tokens = torch.randint(VOCABULARY, (batch, length + 1))
+    made: dict[str, Job] = {}
+    for name, config in models(mixers, dim, layers, heads).items():
+        torch.manual_seed(0)
+        model = TokenModel(config)
+        # one token at a time costs the same whatever the batch or length: a short piece tells its rate
+        made[name] = partial(_step, model, tokens[:1, :257] if name == SERIAL else tokens)
+    return made
+
+
+def _step(model: TokenModel, tokens: Tensor) -> None:
+    model.zero_grad()
+    model(tokens).backward()
+
+
+def model(
+    sizes: tuple[tuple[int, int], ...] = ((1024, 8), (2048, 4), (4096, 2), (8192, 1)),
+    mixers: tuple[str, ...] = STUDY,
+    dim: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    num_threads: int = 1,
+    repeats: int = 3,
+    memory: bool = True,
+    out: Path = Path("bench-model"),
+) -> None:
+    """Training throughput and peak memory of whole models of equal size.
+
+    Args:
+        sizes: Pairs of sequence length and batch.
+        mixers: Names from `prism list`, or `ttt-linear, b=1`.
+        dim: Model width.
+        layers: Blocks.
+        heads: Heads of every mixer.
+        num_threads: Torch threads.
+        repeats: Steps of each, taken in turns; the median counts.
+        memory: Also measure peak memory, in a process of its own.
+        out: Where results go: OUT.json and OUT.png.
+    """
+    for name in mixers:
+        if name != SERIAL:
+            MIXERS[name]
+    for length, batch in sizes:
+        at_least("length in sizes", length, 2)
+        at_least("batch in sizes", batch, 1)
+    if not sizes:
+        raise InputError("sizes must name at least one pair of length and batch, e.g. --sizes 1024 8")
+    counts = {name: parameters(config) for name, config in models(mixers, dim, layers, heads).items()}
+    cases = [(mixers, dim, layers, heads, batch, length) for length, batch in sizes]
+    with threads(num_threads):
+        seconds = [in_turns(jobs(*case), repeats, patience=10.0) for case in cases]
+    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    rows = [
+        Measurement(
+            system=name, work="training step", tokens=256 if name == SERIAL else batch * length,
+            size={"B": batch, "T": length, "D": dim, "layers": layers, "parameters": counts[name]},
+            peak_bytes=peak.get(name), **summarise(clock),
+        )
+        for (length, batch), times, peak in zip(sizes, seconds, peaks, strict=True)
+        for name, clock in times.items()
+    ]  # fmt: skip
+    pairs = ", ".join(f"{length:,}×{batch}" for length, batch in sizes)
+    show_measurements(
+        rows, f"training, tokens per second at {pairs}: D={dim}, {layers} layers, {num_threads} thread(s)"
+    )
+    print("parameters without embedding: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+    claims = throughput_claims(rows)
+    show_claims(claims)
+    write_json(out.with_suffix(".json"), {"benchmark": "model", "threads": num_threads}, rows, claims)
+    write_plot(out.with_suffix(".png"), {"training step": rows}, f"Whole models, D={dim}, {layers} layers, {pairs}")
+    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+
+
+def throughput_claims(rows: Sequence[Measurement]) -> list[Claim]:
+    """The three statements of the paper's efficiency section, as ratios of this run."""
+    speed = {(row.system, row.size["T"]): row.tokens_per_second for row in rows}
+    lengths = sorted({row.size["T"] for row in rows})
+    claims: list[Claim] = []
+
+    def ratio(text: str, top: str, bottom: str, T: int, **limit: float) -> None:
+        if (top, T) in speed and (bottom, T) in speed:
+            claims.append(Claim(text=f"{text}, T={T:,}", measured=speed[top, T] / speed[bottom, T], **limit))
+
+    for T in lengths:
+        ratio("gated-deltanet / prism (paper: overhead below 16 %)", "gated-deltanet", "prism", T, most=1.16)
+    ratio("prism / attention (paper: below 1 at its shortest)", "prism", "attention", lengths[0])
+    ratio("prism / attention (paper: 3 at its longest)", "prism", "attention", lengths[-1], least=1)
+    for T in lengths:
+        ratio("prism / TTT one token at a time (paper: 174)", "prism", SERIAL, T)
+    return claims

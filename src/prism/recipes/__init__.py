@@ -1,0 +1,1 @@
+"""Complete runs as functions: the tables and figures of the paper."""
