@@ -144,7 +144,7 @@ def known_to_training(parts: Split) -> list[object]:
 def test_nothing_after_the_cutoff_reaches_training_under_global_time(seed: int, change: str) -> None:
     rng = np.random.default_rng(seed)
     frame = synthetic_log(12, 25, 300, seed=seed).frame().sample(fraction=1.0, shuffle=True, seed=seed)
-    protocol = GlobalTime(valid=0.2, test=0.2, min_item_events=2, min_user_events=2)
+    protocol = GlobalTime(valid=0.2, test=0.2, min_item_events=5, min_user_events=12)
     before = protocol.split(read_log(frame))
     user, item, time = (frame[name].to_numpy().copy() for name in ("user", "item", "time"))
     cut = np.sort(time)[180]

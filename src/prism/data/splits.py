@@ -124,7 +124,14 @@ class GlobalTime:
         train &= (np.bincount(log.users[train], minlength=log.n_users) >= self.min_user_events)[log.users]
         counts = np.bincount(log.items[train], minlength=log.n_items)  # without the users who left
         valid, test = (log.times >= first) & (log.times < second), log.times >= second
-        return _divide(log, "global-time", train, valid, test, counts > 0, self.remove_seen, self.targets)
+        return _divide(
+            log,
+            "global-time",
+            (train, valid, test),
+            counts > 0,
+            remove_seen=self.remove_seen,
+            targets=self.targets,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +145,8 @@ class LeaveOneOut:
         held = np.repeat(log.lengths >= 3, log.lengths)
         valid, test = held & (from_end == 2), held & (from_end == 1)
         every = np.ones(log.n_items, dtype=bool)
-        return _divide(log, "leave-one-out", ~(valid | test), valid, test, every, self.remove_seen)
+        train = ~(valid | test)
+        return _divide(log, "leave-one-out", (train, valid, test), every, remove_seen=self.remove_seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +170,8 @@ class Paper:
         first, second = _cutoffs(log, self.valid, self.test)
         train, test = log.times < first, log.times >= second
         every = np.ones(log.n_items, dtype=bool)
-        return _divide(log, "paper", train, ~(train | test), test, every, self.remove_seen)
+        valid = ~(train | test)
+        return _divide(log, "paper", (train, valid, test), every, remove_seen=self.remove_seen)
 
 
 Protocol = GlobalTime | LeaveOneOut | Paper
@@ -198,21 +207,21 @@ def _cutoffs(log: Log, valid: float, test: float) -> tuple[int, int]:
 def _divide(
     log: Log,
     protocol: str,
-    train: Mask,
-    valid: Mask,
-    test: Mask,
+    events: tuple[Mask, Mask, Mask],
     items: Mask,
+    *,
     remove_seen: bool,
     targets: Targets = "all",
 ) -> Split:
-    """Puts training's users and the candidate items first, then cuts the three parts."""
+    """Puts training's users and the candidate items first, then cuts train, validation and test."""
+    train, *held = events
     if not train.any():
         raise InputError(f"{log.name}: {protocol} leaves no event to train on; do all events share one time?")
     trained = np.bincount(log.users[train], minlength=log.n_users) > 0
     order = np.argsort(~trained, kind="stable")
     moved = concatenated_ranges(log.offsets[order], log.lengths[order])
     whole = log.recoded(users=order, items=np.argsort(~items, kind="stable"))
-    parts = [_queries(whole, mask[moved], int(items.sum()), remove_seen, targets) for mask in (valid, test)]
+    parts = [_queries(whole, mask[moved], int(items.sum()), remove_seen, targets) for mask in held]
     if not len(parts[1]):
         raise InputError(
             f"{log.name}: no test query under {protocol} ({parts[1].cold} cold, "
