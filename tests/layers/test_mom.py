@@ -10,7 +10,7 @@ from prism.layers.memory import Sequences
 
 H, D, T = 2, 12, 70
 K = V = D // H
-NAMES = ["mom", "prism-mom"]
+INNER = [("mom", {}), ("mom", {"inner": "gla"}), ("prism-mom", {})]
 
 
 def build(name: str = "mom", **fields):
@@ -73,15 +73,15 @@ def alone(mixer, memory: int):
     return single
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_one_memory_without_a_router_is_the_mixer_inside(name: str) -> None:
-    mixer, x = build(name, memories=1, chosen=1, shared=False), inputs(T, D, batch=2)
+@pytest.mark.parametrize(("name", "fields"), INNER)
+def test_one_memory_without_a_router_is_the_mixer_inside(name: str, fields: dict) -> None:
+    mixer, x = build(name, memories=1, chosen=1, shared=False, **fields), inputs(T, D, batch=2)
     torch.testing.assert_close(mixer(x)[0], alone(mixer, 0)(x)[0], rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_memory_is_the_mixer_inside_on_the_tokens_that_chose_it(name: str) -> None:
-    mixer, x = build(name), inputs(T, D)
+@pytest.mark.parametrize(("name", "fields"), INNER)
+def test_a_memory_is_the_mixer_inside_on_the_tokens_that_chose_it(name: str, fields: dict) -> None:
+    mixer, x = build(name, **fields), inputs(T, D)
     memories, weights = choices(mixer, x[0])
     total, gate = torch.zeros(T, H, V, dtype=torch.float64), None
     for m in range(5):
@@ -94,9 +94,9 @@ def test_a_memory_is_the_mixer_inside_on_the_tokens_that_chose_it(name: str) -> 
     torch.testing.assert_close(mixer(x)[0][0], wanted, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_only_the_chosen_memories_move(name: str) -> None:
-    mixer, x = build(name), inputs(T, D, batch=3)
+@pytest.mark.parametrize(("name", "fields"), INNER)
+def test_only_the_chosen_memories_move(name: str, fields: dict) -> None:
+    mixer, x = build(name, **fields), inputs(T, D, batch=3)
     _, before = mixer(x[:, :-1])
     _, after = mixer.step(x[:, -1], before)
     for n in range(3):
@@ -127,6 +127,8 @@ def test_every_field_of_prism_reaches_the_prism_inside() -> None:
     assert (inside.heads, inside.steps, inside.anchor, inside.nonlinearity) == (H, 3, "none", "identity")
 
 
-def test_more_chosen_than_there_are_is_refused() -> None:
+def test_bad_fields_of_the_routing_and_of_the_mixer_inside_are_refused() -> None:
     with pytest.raises(ValueError, match="chosen must be at most memories = 4, got 5"):
         mixer_config("mom", chosen=5)
+    with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
+        mixer_config("prism-mom", steps=-1)

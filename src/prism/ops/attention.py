@@ -97,7 +97,7 @@ def causal_attention(
 
 def time_bucket(seconds: Int[Tensor, "*pairs"], buckets: int) -> Int[Tensor, "*pairs"]:
     """⌊ln max(|x|, 1) / 0.301⌋, from 0 to `buckets`."""
-    return (seconds.abs().clamp(min=1).float().log() / 0.301).long().clamp(max=buckets)
+    return seconds.float().abs_().clamp_(min=1).log_().div_(0.301).long().clamp_(max=buckets)
 
 
 class Bias(NamedTuple):
@@ -118,7 +118,7 @@ class Bias(NamedTuple):
         if asked is None:
             return bias
         bucket = time_bucket(asked[..., None] - when[:, None], len(self.time) - 1)
-        bucket = bucket.masked_fill((when == NO_TIME)[:, None], len(self.time))
+        bucket = bucket.masked_fill_((when == NO_TIME)[:, None], len(self.time))
         return bias + F.pad(self.time, (0, 1))[bucket]  # a key without a time gets no bias for it
 
 
@@ -150,18 +150,19 @@ def pointwise_attention(
     """Pointwise attention, a block of queries at a time; `times`: when a token was, and when its answer is for."""
 
     def core(queries: Tensors, keys: Tensors, before: Tensor | None) -> Tensor:
-        q, asked = queries[0], queries[1] if times is not None else None
-        k, v, when = keys
+        q, k, v = (x.transpose(1, 2) for x in (queries[0], *keys[:2]))
+        asked, when = queries[1] if times is not None else None, keys[2]
         start = torch.zeros(1, dtype=torch.long, device=q.device) if before is None else before
-        outputs = [v.new_zeros(len(q), 0, *v.shape[2:])]
-        for a in range(0, q.shape[1], BLOCK):
-            b = min(a + BLOCK, q.shape[1])
-            S = b if before is None else k.shape[1]  # later keys are hidden from the whole block
-            part = None if asked is None else asked[:, a:b]
-            added = bias.between(start + a, b - a, part, when[:, :S])
-            mask = visible(start + a, b - a, S)
-            outputs.append(pointwise_reference(q[:, a:b], k[:, :S], v[:, :S], added, scale, mask))
-        return torch.cat(outputs, 1)
+        outputs = [v[:, :, :0]]
+        for a in range(0, q.shape[2], BLOCK):
+            b = min(a + BLOCK, q.shape[2])
+            S = b if before is None else k.shape[2]  # later keys are hidden from the whole block
+            added = bias.between(start + a, b - a, None if asked is None else asked[:, a:b], when[:, :S])
+            # hidden pairs: SiLU and its derivative are exactly 0 that far down, and the heads share one mask
+            added = added.masked_fill(~visible(start + a, b - a, S), torch.finfo(q.dtype).min / 2)
+            scores = (q[:, :, a:b] @ k[:, :, :S].mT).add_(added.unsqueeze(1))
+            outputs.append(F.silu(scores) @ v[:, :, :S])
+        return scale * torch.cat(outputs, 2).transpose(1, 2)
 
     when = torch.full(q.shape[:2], NO_TIME, device=q.device) if times is None else times[..., 0].long()
     asked = () if times is None else (times[..., 1].long(),)
