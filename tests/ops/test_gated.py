@@ -14,7 +14,7 @@ from torch import Tensor
 from prism.ops import delta_rule
 from prism.ops.gated import gated_rule, gated_rule_step
 
-FORMS = ["chunk"]
+FORMS = ["chunk", "cpu"]
 KINDS = ["plain", "value side", "erasing"]
 
 
@@ -154,6 +154,29 @@ def test_bfloat16_accumulates_in_float32(kind, backend) -> None:
     assert found["final state"].dtype == torch.float32
     assert worst(found["o"].double(), exact["o"]) < 5e-3
     assert worst(found["final state"].double(), exact["final state"]) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_threads_changes_nothing(kind) -> None:
+    x, threads = draw(kind, 3, 300, 3, 32, 32), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = run(x, kind, "cpu")
+        torch.set_num_threads(4)
+        shared = run(x, kind, "cpu")
+    finally:
+        torch.set_num_threads(threads)
+    for name, y in alone.items():
+        assert torch.equal(shared[name], y), name
+
+
+@pytest.mark.parametrize("backend", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_may_be_views_in_any_order_of_memory(kind, backend) -> None:
+    x = draw(kind, 2, 70, 2, 5, 4)
+    views = {name: y.transpose(0, 1).contiguous().transpose(0, 1) for name, y in x.items()}
+    assert not views["k"].is_contiguous()
+    assert_same(run(views, kind, backend), run(x, kind, backend))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,20 +1,14 @@
 """The recurrence S_t = α_t S_{t-1} (I − ε_t k¹_t k¹_tᵀ) + Σ_l β^l_t δ^l_t k^l_tᵀ, read o_t = scale · S_t q_t."""
 
-import importlib
-import warnings
-from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.errors import suggest
-from prism.ops.operands import Operands, compute_dtype, operands
+from prism.ops.backends import Backend, pick
+from prism.ops.operands import Operands, operands
 
-Backend = Literal["auto", "reference", "chunk", "cpu"]
 _MODULES = {"chunk": "prism.ops.chunk", "cpu": "prism.ops.cpu"}
 
 
@@ -62,34 +56,8 @@ def delta_rule(
         initial_state=initial_state,
         cu_seqlens=cu_seqlens,
     )
-    o, S = _backend(backend, q)(x)
+    o, S = pick(backend, q, reference, _MODULES)(x)
     return o.to(q.dtype), S if output_final_state else None
-
-
-def _backend(name: str, q: Tensor) -> Callable[[Operands], tuple[Tensor, Tensor]]:
-    if name not in get_args(Backend):
-        raise ValueError(f"unknown backend {name!r}: {suggest(str(name), get_args(Backend))}")
-    if name == "auto":
-        name = "cpu" if q.device.type == "cpu" and _compiles(compute_dtype(q.dtype)) else "chunk"
-    if name == "reference":
-        return reference
-    try:
-        forward: Callable[[Operands], tuple[Tensor, Tensor]] = importlib.import_module(_MODULES[name]).forward
-    except ImportError as error:
-        raise ImportError(f"backend {name!r} cannot be loaded ({error}): pip install numba, or use 'chunk'") from error
-    return forward
-
-
-@cache
-def _compiles(dtype: torch.dtype) -> bool:
-    """Whether the compiled backend works on this machine; compiles it, or loads what an earlier process compiled."""
-    try:
-        importlib.import_module(_MODULES["cpu"]).compile(dtype)
-    except Exception as error:  # whatever stops a compiler, the chunk form needs none
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"prism runs without its compiled CPU kernels, slower ({reason})", RuntimeWarning, stacklevel=4)
-        return False
-    return True
 
 
 def reference(x: Operands) -> tuple[Tensor, Tensor]:

@@ -1,19 +1,15 @@
 """Decay per channel: S_t = S_{t-1} (diag(α_t) − f_t e_tᵀ) + v_t k_tᵀ, read o_t = scale · S_t q_t (or S_tᵀ q_t)."""
 
-import importlib
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.errors import suggest
+from prism.ops.backends import Backend, pick
 from prism.ops.gated_operands import Gated, Side, gated_operands
 
-Backend = Literal["auto", "reference", "chunk"]
-_MODULES = {"chunk": "prism.ops.gated_chunk"}
+_MODULES = {"chunk": "prism.ops.gated_chunk", "cpu": "prism.ops.gated_cpu"}
 
 
 def gated_rule(
@@ -45,26 +41,15 @@ def gated_rule(
         initial_state: The state before the first token; None for zeros.
         output_final_state: Whether to return the state after the last token.
         cu_seqlens: Limits 0, …, T of sequences packed into one row (B = 1), each with a state of its own.
-        backend: `reference` is the definition, one token at a time; `chunk` runs on any device;
-            `auto` picks by the tensors' device.
+        backend: `reference` is the definition, one token at a time; `chunk` runs on any device; `cpu` is
+            compiled; `auto` picks by the tensors' device.
 
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
     x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
-    o, S = _backend(backend, q)(x)
+    o, S = pick(backend, q, reference, _MODULES)(x)
     return o.to(q.dtype), S if output_final_state else None
-
-
-def _backend(name: str, q: Tensor) -> Callable[[Gated], tuple[Tensor, Tensor]]:
-    if name not in get_args(Backend):
-        raise ValueError(f"unknown backend {name!r}: {suggest(str(name), get_args(Backend))}")
-    if name == "auto":
-        name = "chunk"
-    if name == "reference":
-        return reference
-    forward: Callable[[Gated], tuple[Tensor, Tensor]] = importlib.import_module(_MODULES[name]).forward
-    return forward
 
 
 def reference(x: Gated) -> tuple[Tensor, Tensor]:
