@@ -146,7 +146,7 @@ class Prism(Memory):
         write = Write(
             q=unit(heads("q", self.K)),
             k=self._directions(part),
-            v=delta,
+            v=delta.to(part["q"].dtype),  # under autocast the anchor and the gain's bias are float32
             beta=heads("beta", config.writes).sigmoid(),
             log_alpha=F.logsigmoid(wide(part["decay"]) + wide(self.decay_bias)),
         )
