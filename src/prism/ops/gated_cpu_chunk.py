@@ -156,16 +156,22 @@ def prepare(x):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _substitute(U, right, A):  # type: ignore[no-untyped-def]
+    """U = −right − A_e U, row by row."""
+    for i in range(C):
+        for c in range(U.shape[1]):
+            U[i, c] = -right[i, c]
+        for j in range(i):
+            axpy(U, i, -A[i, C + j], U, j)
+
+
+@inner
 def write(x):  # type: ignore[no-untyped-def]
     """X̄ S in O, and U in the second half of W, given the state before the chunk."""
     set_product(x.O, x.X_bar, x.S)
     if x.W.shape[0] > C:
         add_product(x.O[C:], x.M[C:], x.W[:C], 0)
-        for i in range(C):
-            for c in range(x.W.shape[1]):
-                x.W[C + i, c] = -x.O[C + i, c]
-            for j in range(i):
-                axpy(x.W, C + i, -x.M[C + i, C + j], x.W, C + j)
+        _substitute(x.W[C:], x.O[C:], x.M[C:])
 
 
 @inner

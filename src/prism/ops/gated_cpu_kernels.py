@@ -124,16 +124,22 @@ def forward_range(parts, z, tokens, b, by_value, bounds, S0, scale, o, S_end, ke
 
 
 @inner
+def _substitute_back(dR, dU, A):  # type: ignore[no-untyped-def]
+    """dR = −dU − A_eᵀ dR, from the last row to the first."""
+    for i in range(C - 1, -1, -1):
+        for c in range(dR.shape[1]):
+            dR[i, c] = -dU[i, c]
+        for j in range(i + 1, C):
+            axpy(dR, i, -A[j, C + i], dR, j)
+
+
+@inner
 def _solve_back(x, z):  # type: ignore[no-untyped-def]
     """dW, with its second half turned into dR in B."""
     set_product(z.dW, x.Y_end, z.dS)
     add_product_t(z.dW, x.M[:C], z.B[:C], 0, 1)
     if z.B.shape[0] > C:
-        for i in range(C - 1, -1, -1):
-            for c in range(z.B.shape[1]):
-                z.B[C + i, c] = -z.dW[C + i, c]
-            for j in range(i + 1, C):
-                axpy(z.B, C + i, -x.M[C + j, C + i], z.B, C + j)
+        _substitute_back(z.B[C:], z.dW[C:], x.M[C:])
         add_product_t(z.dW[:C], x.M[C:], z.B[C:], 0, 1)
 
 
