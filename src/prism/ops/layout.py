@@ -31,8 +31,8 @@ class Layout:
 
     def _rows(self, bounds: tuple[int, ...], order: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """For each chunk row its token (T: the row of zeros), and for each token its chunk row."""
-        C, start = self.C, torch.tensor(bounds[:-1])
-        length = torch.tensor(bounds[1:]) - start
+        C, start = self.C, torch.tensor(bounds[:-1], dtype=torch.long)
+        length = torch.tensor(bounds[1:], dtype=torch.long) - start
         sequence = torch.cat([torch.tensor(order[:n], dtype=torch.long) for n in self.running] or [start[:0]])
         step = torch.repeat_interleave(torch.arange(len(self.running)), torch.tensor(self.running, dtype=torch.long))
         offset = step[:, None] * C + torch.arange(C)
