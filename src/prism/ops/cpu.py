@@ -12,7 +12,7 @@ from prism.ops.cpu_backward import Grads, backward_range, scratch_shapes
 from prism.ops.cpu_chunk import KEEP, PARTS, C, Tokens, chunk_shapes
 from prism.ops.cpu_forward import forward_range
 from prism.ops.cpu_step import step_range
-from prism.ops.operands import Operands
+from prism.ops.operands import Operands, operands
 
 
 def forward(x: Operands) -> tuple[Tensor, Tensor]:
@@ -28,21 +28,20 @@ def forward(x: Operands) -> tuple[Tensor, Tensor]:
 def step(x: Operands) -> tuple[Tensor, Tensor]:
     """`forward` for operands of one token, without gradients: o [N, H, V] and the next state."""
     N, H, V, K = x.S0.shape
-    q, k, v, beta, log_alpha, erase = (_rows(y[:, 0]) for y in x[:6])
-    S, o, S_next = x.S0.detach(), x.q.new_empty(N, H, V), torch.empty_like(x.S0, memory_format=torch.contiguous_format)
-    arrays = (_rows(S), S.numpy().dtype.type(x.scale), _rows(o), _rows(S_next))
-    cpu_threads.run(
-        lambda begin, end: step_range(q, k, v, beta, log_alpha, erase, *arrays, begin, end),
-        np.full(N * H, K * V * (2 + k.shape[1])),
-    )
-    return o, S_next
+    o, S = x.q.new_empty(N, H, V), x.S0.new_empty(x.S0.shape)
+    # [N, 1, H, …] and [N, H, …] alike as [N·H, …]; numpy's reshape costs a tenth of PyTorch's
+    given = [y.detach().numpy().reshape(N * H, *y.shape[2 + (y is not x.S0) :]) for y in x[:7]]
+    args = (*given, given[0].dtype.type(x.scale), o.numpy().reshape(N * H, V), S.numpy().reshape(N * H, V, K))
+    work = np.full(N * H, K * V * (2 + x.k.shape[3]))
+    cpu_threads.run(lambda begin, end: step_range(*args, begin, end), work)
+    return o, S
 
 
 def compile(dtype: torch.dtype) -> None:
     """Compiles the forward, or loads it from disk; raises what the compiler raises."""
-    sizes = [(1, 0, 1, 1), (1, 0, 1, 1, 1), (1, 0, 1, 1, 1), (1, 0, 1, 1), (1, 0, 1), (1, 0, 1), (1, 1, 1, 1)]
+    q = torch.zeros(1, 0, 1, 1, dtype=dtype)
     with torch.no_grad():
-        forward(Operands(*(torch.zeros(size, dtype=dtype) for size in sizes), 1.0, None))  # type: ignore[arg-type]
+        forward(operands(q, q, q, q[..., 0]))
 
 
 def _rows(x: Tensor) -> Any:

@@ -93,13 +93,13 @@ def _writes_back(x, part, y):  # type: ignore[no-untyped-def]
     for i in range(C):
         for j in range(M.shape[1]):
             M[i, j] = gates[EPS, i] * KK[i, j]
-    for i in range(C - 1, -1, -1):
+    for i in range(C - 1, -1, -1):  # rows j > i of dY are those of dR by now
         for n in range(G.shape[1]):
             G[i, n] = -dY[i, n]
         for j in range(i + 1, C):
             a = M[j, i]
             for n in range(G.shape[1]):
-                G[i, n] -= a * G[j, n]
+                G[i, n] += a * dY[j, n]
         for n in range(G.shape[1]):
             dY[i, n] = -G[i, n]
     if M.shape[1] > C:

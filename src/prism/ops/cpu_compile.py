@@ -1,20 +1,28 @@
-"""How the kernels are compiled: without the interpreter's lock, and cached on disk."""
+"""How the kernels are compiled: without the interpreter's lock, and cached on disk.
 
-import inspect
+`unwrap`, because in the tests a shape checker wraps every function of the package, and numba must see the bare ones.
+"""
+
 from collections.abc import Callable
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 from numba import extending, njit
 
+# x / 0 is inf, as everywhere in PyTorch: a test for zero would keep a loop from being vectorised.
+_DIVISION = {"error_model": "numpy"}
+# Fused multiply-adds; sums in any order, so that they vectorise; no flag that assumes finite numbers.
+_FUSED, _SUMS = {"contract"}, {"contract", "reassoc", "nsz"}
+
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """The cache is a directory next to the source or, where that is read-only, the user's; without either, none."""
-    function = inspect.unwrap(function)  # the tests' shape checker wraps every function of the package
+    options = {"nogil": True, "fastmath": _FUSED, **_DIVISION, **options}
     try:
-        compiled: Callable[..., Any] = njit(function, nogil=True, cache=True, **options)
+        compiled: Callable[..., Any] = njit(unwrap(function), cache=True, **options)
     except RuntimeError:  # "cannot cache function …: no locator available"
-        compiled = njit(function, nogil=True, **options)
+        compiled = njit(unwrap(function), **options)
     return compiled
 
 
@@ -22,11 +30,16 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
 kernel = _compiled
 # Called from kernels only: leaving out the entry points for Python and C nearly halves the time to compile.
 inner = partial(_compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-# Sums may be taken in any order, so that they vectorise; no flag that assumes finite numbers.
-inner_sum = partial(inner, fastmath={"reassoc", "contract", "nsz"})
-kernel_sum = partial(kernel, fastmath={"reassoc", "contract", "nsz"})
+inner_sum = partial(inner, fastmath=_SUMS)
+kernel_sum = partial(kernel, fastmath=_SUMS)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """A function that emits LLVM's intermediate language where a kernel calls it."""
-    return extending.intrinsic(inspect.unwrap(function))
+    return extending.intrinsic(unwrap(function))
+
+
+def overload(of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """What kernels call for `of`, chosen by the types of its arguments."""
+    options = {"fastmath": _FUSED, "forceinline": True, **_DIVISION}  # a call inside a loop would not vectorise
+    return lambda choose: extending.overload(of, jit_options=options)(unwrap(choose))

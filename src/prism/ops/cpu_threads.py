@@ -29,15 +29,17 @@ os.register_at_fork(after_in_child=_forget_pool)
 def run(task: Callable[[int, int], None], work: np.ndarray) -> None:
     """Calls task(begin, end) on ranges of the items that cover them all; work[i] is item i's multiply-adds."""
     global _pool
-    done = np.cumsum(work)
-    total = int(done[-1]) if len(work) else 0
-    threads = max(1, min(torch.get_num_threads(), len(work), total // WORTH_A_THREAD))
+    total = int(work.sum())
+    threads = min(torch.get_num_threads(), len(work), total // WORTH_A_THREAD)
+    if threads <= 1:
+        return task(0, len(work))
     shares = total * np.arange(1, threads) // threads
-    cuts = [0, *(np.searchsorted(done, shares) + 1).tolist(), len(work)]
-    first, *others = pairwise(cuts)
-    if others and _pool is None:
+    cuts = [0, *(np.searchsorted(np.cumsum(work), shares) + 1).tolist(), len(work)]
+    if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="prism")  # started as they are needed
-    waiting = [_pool.submit(task, begin, end) for begin, end in others if _pool]
+    first, *others = pairwise(cuts)
+    waiting = [_pool.submit(task, begin, end) for begin, end in others]
     task(*first)
     for other in waiting:
         other.result()
+    return None

@@ -9,9 +9,9 @@ one must be whole tiles; callers pad with zeros.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import config
 from numba.np.arrayobj import make_array

@@ -1,12 +1,13 @@
 """The recurrence S_t = α_t S_{t-1} (I − ε_t k¹_t k¹_tᵀ) + Σ_l β^l_t δ^l_t k^l_tᵀ, read o_t = scale · S_t q_t."""
 
+import importlib
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.ops.backends import Backend, pick
+from prism.ops.backends import Backend, compiles, pick
 from prism.ops.operands import Operands, operands
 
 _MODULES = {"chunk": "prism.ops.chunk", "cpu": "prism.ops.cpu"}
@@ -114,7 +115,11 @@ def delta_rule_step(
     q1, k1, v1, beta1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, beta))
     log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
     x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
-    o, S = one_token(*x.tokens(0), x.S0, x.scale)
+    trained = torch.is_grad_enabled() and any(y.requires_grad for y in x[:7])
+    if not trained and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
+        o, S = importlib.import_module(_MODULES["cpu"]).step(x)
+    else:
+        o, S = one_token(*x.tokens(0), x.S0, x.scale)
     return o.to(q.dtype), S
 
 
