@@ -2,14 +2,16 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from prism.config import one_of
 from prism.layers import mixer_config
-from prism.models.hf import PrismSequenceConfig, PrismSequenceForCausalLM
+from prism.models.backbone import Block
+from prism.models.hf import PrismSequenceForCausalLM
+from prism.models.hf_config import PrismSequenceConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ def cost(config: PrismSequenceConfig, *, tokens: int = 2 * 10**9, context: int =
     """Counts, not measurements; `rate` is in floating-point operations a second (see `matmul_rate`)."""
     with torch.device("meta"):
         model = PrismSequenceForCausalLM(config)
-    blocks = [block for block in model.model.backbone.blocks]
+    blocks = [cast(Block, block) for block in model.model.backbone.blocks]
     maps = sum(
         2 * part.weight.numel()
         for block in blocks
