@@ -11,6 +11,9 @@ from prism.registry import Registry
 COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
+        "fit": "prism.recommend.commands:fit",
+        "evaluate": "prism.recommend.commands:evaluate",
+        "recommend": "prism.recommend.commands:recommend",
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",
         "bench model": "prism.bench.model:model",

@@ -1,0 +1,120 @@
+"""The recommender: item embedding (+ time gaps) → backbone → score_i = features · table_i (+ b_i), tied tables."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.layers.initial import initialise
+from prism.layers.mixer import GROWS, State
+from prism.models.backbone import BackboneConfig
+
+# Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
+GAP_BUCKETS = 63
+ModelState = tuple[State, ...]
+
+
+class Events(NamedTuple):
+    """Events as tensors: packed [T] with `cu_seqlens`, or one of each sequence [N]."""
+
+    items: Tensor
+    """Codes; the number of items stands for the start of a sequence."""
+    since: Tensor
+    """Seconds since the event before it; -1 where there is none."""
+    times: Tensor
+    """[…, 2]: when it happened, and when the one after it is asked for, in seconds."""
+
+    def to(self, device: torch.device) -> "Events":
+        """The same on a device."""
+        return Events(*(part.to(device) for part in self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommenderConfig:
+    """A model of what comes next."""
+
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    """Blocks between the two uses of the item table."""
+    time_gaps: bool = False
+    """Tell the model how long before each event the previous one was."""
+    query_time: bool = False
+    """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
+    item_bias: bool = False
+    """A learned offset of each item's score."""
+
+    def build(self, items: int) -> "RecommenderModel":
+        """A model of so many items, its weights drawn from torch's generator."""
+        at_least("items", items, 1)
+        return RecommenderModel(self, items)
+
+
+class RecommenderModel(nn.Module):
+    """Every sequence begins with a start token, so that an empty history has features too."""
+
+    def __init__(self, config: RecommenderConfig, items: int):
+        super().__init__()
+        self.config, self.items = config, items
+        dim = config.backbone.dim
+        self.embedding = nn.Embedding(items + 1, dim)
+        self.since = nn.Embedding(GAP_BUCKETS + 1, dim) if config.time_gaps else None
+        self.until = nn.Embedding(GAP_BUCKETS + 1, dim) if config.query_time else None
+        self.bias = nn.Parameter(torch.zeros(items)) if config.item_bias else None
+        initialise(self)
+        # positions bring a dropout of their own
+        self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
+        self.backbone = config.backbone.build()
+
+    @property
+    def start(self) -> int:
+        """The code of the start token."""
+        return self.items
+
+    @property
+    def grows(self) -> bool:
+        """Whether the state grows with the history, as that of attention does."""
+        return any(GROWS in shape for block in self.backbone.blocks for shape in block.mixer.state_shapes())  # type: ignore
+
+    @property
+    def table(self) -> Float[Tensor, "I D"]:
+        """One row an item."""
+        return self.embedding.weight[: self.items]
+
+    def forward(
+        self, events: Events, cu_seqlens: Int[Tensor, " limits"]
+    ) -> tuple[Float[Tensor, "T D"], Float[Tensor, "I D"], Float[Tensor, " I"] | None]:
+        """What a loss needs: features of every token, the item table and bias."""
+        return self.encode(events, cu_seqlens)[0], self.table, self.bias
+
+    def encode(
+        self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
+    ) -> tuple[Float[Tensor, "T D"], ModelState]:
+        """Packed sequences, each from its state: features after every token, and the states after the last."""
+        x, state = self.backbone(self._embed(events)[None], state, cu_seqlens, events.times[None])
+        return x[0], state
+
+    def step(self, events: Events, state: ModelState | None) -> tuple[Float[Tensor, "N D"], ModelState]:
+        """One event of every sequence."""
+        return self.backbone.step(self._embed(events), state, events.times)
+
+    def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N I"]:
+        """A score for every item."""
+        scores = features @ self.table.T
+        return scores if self.bias is None else scores + self.bias
+
+    def _embed(self, events: Events) -> Float[Tensor, "*tokens D"]:
+        x = self.embedding(events.items)
+        if self.since is not None:
+            x = x + self.since(gap_bucket(events.since))
+        if self.until is not None:
+            x = x + self.until(gap_bucket(events.times[..., 1] - events.times[..., 0]))
+        # the table's rows have length 1, as scores want them; the blocks add vectors with entries of variance 1
+        return self.dropout(x * self.config.backbone.dim**0.5)
+
+
+def gap_bucket(seconds: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
+    """1 + ⌊2 log₂(1 + seconds)⌋, at most the last bucket; 0 where there is no gap (-1)."""
+    steps = (2 * torch.log2(seconds.clamp(min=0).double() + 1)).long() + 1
+    return torch.where(seconds < 0, 0, steps.clamp(max=GAP_BUCKETS))

@@ -1,0 +1,1 @@
+"""Recommendation from end to end: fit, evaluate, recommend, sessions, save and load; and the commands for it."""

@@ -1,0 +1,67 @@
+"""From scores to a list: which items may be shown, and the k best of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from prism.config import at_least
+from prism.data.log import Log
+from prism.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """One item that may come next."""
+
+    item: Any
+    """Its id, as the log has it."""
+    score: float
+    name: str | None = None
+
+
+def permitted(
+    log: Log, candidates: int, allow: Iterable[object] | None, deny: Iterable[object] | None
+) -> Bool[Tensor, " I"]:
+    """[candidates]: whether the two lists let an item through."""
+    mask = torch.ones(candidates, dtype=torch.bool)
+    if allow is not None:
+        codes = _known(log, candidates, allow)
+        if not len(codes):
+            raise InputError("no item of the allow-list is known: nothing could be recommended")
+        mask[:] = False
+        mask[codes] = True
+    if deny is not None:
+        mask[_known(log, candidates, deny)] = False
+    return mask
+
+
+def best(
+    scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
+) -> tuple[Float[Tensor, "Q K"], Tensor]:
+    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
+    at_least("k", k, 1)
+    scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
+    if removed is not None:
+        rows, items = (torch.from_numpy(part).to(scores.device) for part in removed)
+        scores[rows, items] = -torch.inf
+    return scores.topk(min(k, scores.shape[1]))
+
+
+def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
+    """One row of `best` with ids and names."""
+    names = log.item_names
+    return [
+        Recommendation(item=log.item_ids[code], score=score, name=None if names is None else names[code])
+        for score, code in zip(scores.tolist(), codes.tolist(), strict=True)
+        if score > -torch.inf
+    ]
+
+
+def _known(log: Log, candidates: int, items: Iterable[object]) -> Tensor:
+    codes = torch.from_numpy(log.item_codes(items).astype(np.int64))
+    return codes[(codes >= 0) & (codes < candidates)]

@@ -1,0 +1,112 @@
+"""The commands `prism fit`, `prism evaluate` and `prism recommend`."""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from prism.data.known import load, statistics_table
+from prism.data.splits import split
+from prism.errors import InputError
+from prism.recommend.config import FitConfig
+from prism.recommend.recommender import Recommender
+from prism.recommend.tables import show, show_evaluations
+
+DEFAULT = FitConfig()
+
+
+def fit(
+    data: Positional[str],
+    out: Path,
+    config: OmitArgPrefixes[FitConfig] = DEFAULT,
+    folder: Path | None = None,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+) -> None:
+    """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
+
+    Args:
+        data: A CSV, TSV, Parquet or JSON-lines file, a pattern of them, or a known data set's name.
+        out: Folder for the run: checkpoints, log.jsonl, config.json, and the events.
+        config: What to train and how.
+        folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
+        user: Column of users; default: guessed from its name.
+        item: Column of items.
+        time: Column of times.
+    """
+    log = load(data, folder=folder, user=user, item=item, time=time)
+    divided = split(log, config.protocol)
+    main = os.environ.get("RANK", "0") == "0"
+    if main:
+        print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
+    recommender = Recommender._fit(divided, config, out, progress=True)
+    if main:
+        show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
+        print(f"next: prism evaluate {out} · prism recommend {out} --user {log.user_ids[0]}")
+
+
+def evaluate(run: Positional[Path], valid: bool = False, baselines: bool = True) -> None:
+    """Ranks all items for every test query of a run; popularity, repeat-last and item-kNN beside it.
+
+    Args:
+        run: A folder that `prism fit` made.
+        valid: Validation queries instead of test ones: use them to choose, and the test ones once.
+        baselines: Also evaluate the simple baselines.
+    """
+    recommender = Recommender.load(run)
+    print(recommender.split.describe())
+    found = {recommender.config.mixer: recommender.evaluate(valid=valid)}
+    if baselines:
+        found |= recommender.evaluate_baselines(valid=valid)
+    show_evaluations(f"{run}, {'validation' if valid else 'test'}", found)
+
+
+def recommend(
+    run: Positional[Path],
+    user: str | None = None,
+    history: tuple[str, ...] | None = None,
+    all: Path | None = None,
+    k: int = 10,
+    seen: bool | None = None,
+    allow: tuple[str, ...] | None = None,
+    deny: tuple[str, ...] | None = None,
+) -> None:
+    """The items most likely to come next for a user, for a history, or for all users.
+
+    Args:
+        run: A folder that `prism fit` made.
+        user: A user of the run's log.
+        history: Items of anyone, oldest first.
+        all: Write recommendations for all users to this Parquet file.
+        k: How many.
+        seen: Whether items of the history may be recommended; default: as the run's protocol has it.
+        allow: Recommend only these items.
+        deny: Never these.
+    """
+    if sum(x is not None for x in (user, history, all)) != 1:
+        raise InputError("give one of --user U, --history A B C, --all OUT.parquet")
+    recommender = Recommender.load(run)
+    exclude = None if seen is None else not seen
+    with _notes():
+        if all is not None:
+            rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allow, deny=deny)
+            print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}")
+            return
+        found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allow, deny=deny)
+    rows_ = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
+    show("recommendations", ["rank", "item", "name", "score"], rows_)
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings of the body as one line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        print(f"prism: note: {warning.message}", file=sys.stderr)

@@ -1,0 +1,125 @@
+"""One recommender to train, as flat fields and four groups; its JSON is kept in the run's folder."""
+
+import ast
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from prism.config import at_least, from_fields
+from prism.data.splits import PROTOCOLS
+from prism.errors import InputError
+from prism.layers import MIXERS, mixer_config
+from prism.models.backbone import BackboneConfig
+from prism.models.recommender import RecommenderConfig
+from prism.tasks.metrics import CUTOFFS
+from prism.tasks.objectives import ObjectiveConfig
+from prism.tasks.recommendation import BatchConfig
+from prism.train.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """What to train and how. The defaults are those that suit ML-1M."""
+
+    mixer: str = "prism"
+    """A name of `prism list`."""
+    mixer_options: tuple[str, ...] = ()
+    """Fields of the mixer's config as name=value, e.g. steps=0 keys=shared."""
+    dim: int = 64
+    """Width of the model and of the item table."""
+    layers: int = 2
+    """Blocks."""
+    heads: int = 2
+    """Heads of each mixer."""
+    dropout: float = 0.2
+    """Rate of dropout on the input and on what each block adds."""
+    positions: bool | None = None
+    """Learned absolute positions; None: for `sasrec`, which knows no order without them."""
+    time_gaps: bool = False
+    """Tell the model how long before each event the previous one was."""
+    query_time: bool = False
+    """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
+    item_bias: bool = False
+    """A learned offset of each item's score."""
+    protocol: str = "global-time"
+    """How events are divided: global-time, leave-one-out, or paper."""
+    cutoffs: tuple[int, ...] = CUTOFFS
+    """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best."""
+    context: int | None = None
+    """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
+    batching: BatchConfig = field(default_factory=BatchConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        PROTOCOLS[self.protocol]
+        if self.context is not None:
+            at_least("context", self.context, 1)
+        if not self.cutoffs:
+            raise InputError("cutoffs is empty: give at least one rank, e.g. 10")
+        for cutoff in self.cutoffs:
+            at_least("cutoffs", cutoff, 1)
+        self.model()
+
+    def model(self) -> RecommenderConfig:
+        """The model's config."""
+        positions = self.mixer == "sasrec" if self.positions is None else self.positions
+        backbone = BackboneConfig(
+            dim=self.dim,
+            layers=self.layers,
+            mixer=mixer_config(self.mixer, **self._mixer_fields()),
+            positions=self.batching.length + 1 if positions else 0,
+            dropout=self.dropout,
+        )
+        return RecommenderConfig(
+            backbone=backbone, time_gaps=self.time_gaps, query_time=self.query_time, item_bias=self.item_bias
+        )
+
+    def _mixer_fields(self) -> dict[str, Any]:
+        """`heads`, what the mixer shares with the recommender, and the options."""
+        known = {f.name for f in fields(MIXERS[self.mixer].Config)}
+        shared = {"dropout": self.dropout, "max_length": self.batching.length + 1}
+        values = {"heads": self.heads} | {name: value for name, value in shared.items() if name in known}
+        for option in self.mixer_options:
+            name, sign, text = option.partition("=")
+            if not sign:
+                raise InputError(f"mixer_options takes name=value, got {option!r}")
+            values[name] = _value(text)
+        return values
+
+    def to_json(self) -> str:
+        """Everything, defaults included."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "FitConfig":
+        """The inverse of `to_json`."""
+        values = json.loads(text)
+        groups = {"batching": BatchConfig, "objective": ObjectiveConfig, "train": TrainConfig}
+        for name, group in groups.items():
+            values[name] = from_fields(group, values.get(name, {}), where=name)
+        for name in ("mixer_options", "cutoffs"):
+            values[name] = tuple(values[name])
+        return from_fields(cls, values, where="the run's config")
+
+    def differences(self, other: "FitConfig") -> list[str]:
+        """`field: ours, theirs` where two configs are not the same."""
+        ours, theirs = _flat(asdict(self)), _flat(asdict(other))
+        return [
+            f"{name} is {theirs[name]!r} there and {ours[name]!r} here" for name in ours if ours[name] != theirs[name]
+        ]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def _value(text: str) -> Any:
+    """A number, boolean or None as Python writes it; anything else is text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

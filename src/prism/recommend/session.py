@@ -1,0 +1,131 @@
+"""A live user: O(1) work an event, the same answers as encoding the whole history again."""
+
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prism.data.log import Codes, Log
+from prism.models.recommender import Events, ModelState
+from prism.recommend.ask import after_last, log_of
+from prism.recommend.choose import Recommendation, as_list, best, permitted
+from prism.tasks.histories import pack
+from prism.tasks.scoring import ModelScorer
+
+if TYPE_CHECKING:
+    from prism.recommend.recommender import Recommender
+
+
+class Session:
+    """Holds the model's state before the last event, and that event, whose answer may be asked for at any time.
+
+    A model whose context is limited has no such state: there the last events are kept and encoded on demand.
+    """
+
+    def __init__(self, recommender: "Recommender", history: Log):
+        self._of, self._model = recommender, recommender.model
+        known = history.items < self._model.items
+        self._codes: Codes = history.items[known]
+        self._times = history.times[known]
+        self._seen = torch.zeros(self._model.items, dtype=torch.bool)
+        self._seen[torch.from_numpy(self._codes.astype(np.int64))] = True
+        self._count = len(self._codes)
+        self._state: ModelState | None = None
+        self._last: Events | None = None  # None: the start token
+        self._ahead: tuple[Tensor, ModelState] | None = None  # features and state after the last event, if computed
+        if recommender.context is None and self._count:
+            self._catch_up(history)
+
+    @property
+    def length(self) -> int:
+        """Events so far."""
+        return self._count
+
+    def update(self, item: object, time: int | None = None) -> bool:
+        """Takes in one event; False if the item is unknown to the model, which is then skipped with a warning."""
+        code = int(self._of.log.item_codes([item])[0])
+        if not 0 <= code < self._model.items:
+            warnings.warn(f"item {item!r} is unknown to the model and was skipped", stacklevel=2)
+            return False
+        before = self._times[-1] if self._count else None
+        when = int(before if before is not None else 0) if time is None else int(time)
+        if self._of.context is None:
+            self._commit(when)
+            since = -1 if before is None else when - int(before)
+            self._last = self._event(code, since, when)
+            self._codes, self._times = self._codes[:0], np.array([when])
+        else:
+            kept = self._of.context - 1
+            self._codes = np.append(self._codes[len(self._codes) - min(kept, len(self._codes)) :], np.int32(code))
+            self._times = np.append(self._times[len(self._times) - min(kept, len(self._times)) :], when)
+        self._seen[code] = True
+        self._count += 1
+        return True
+
+    def recommend(
+        self,
+        k: int = 10,
+        *,
+        exclude_seen: bool | None = None,
+        allow: Iterable[object] | None = None,
+        deny: Iterable[object] | None = None,
+        at: int | None = None,
+    ) -> list[Recommendation]:
+        """The k items most likely to come next, best first; see `Recommender.recommend`."""
+        mask = permitted(self._of.log, self._model.items, allow, deny)
+        if self._of.excludes_seen if exclude_seen is None else exclude_seen:
+            mask = mask & ~self._seen
+        scores, codes = best(self.scores(at), mask, None, k)
+        return as_list(self._of.log, scores[0], codes[0])
+
+    @torch.inference_mode()
+    def scores(self, at: int | None = None) -> Tensor:
+        """[1, items]: every item's score now."""
+        if self._of.context is not None:
+            log, queries = after_last(
+                log_of(self._of.log, self._codes, self._times), np.array([0]), self._model.items, at=at
+            )
+            return ModelScorer(self._model, self._of.context)(log, queries)
+        if self._model.config.query_time or self._ahead is None:
+            now = int(self._times[-1]) if self._count else 0
+            self._ahead = self._step(now if at is None else at)
+        return self._model.scores(self._ahead[0])
+
+    def _commit(self, when: int) -> None:
+        """Moves the state past the last event, now that the time of the next is known."""
+        usable = self._last is not None and not self._model.config.query_time
+        if self._ahead is None or not usable:
+            self._ahead = self._step(when)
+        self._state, self._ahead = self._ahead[1], None
+
+    @torch.inference_mode()
+    def _step(self, asked: int) -> tuple[Tensor, ModelState]:
+        # a start token happens when the first event does, which is now
+        event = self._event(self._model.start, -1, asked) if self._last is None else self._last
+        if self._model.config.query_time:
+            event.times[0, 1] = asked
+        self._model.eval()
+        return self._model.step(event, self._state)
+
+    def _event(self, code: int, since: int, when: int) -> Events:
+        device = self._model.embedding.weight.device
+        return Events(*(torch.tensor(x, device=device) for x in ([code], [since], [[when, when]])))
+
+    @torch.inference_mode()
+    def _catch_up(self, history: Log) -> None:
+        """Encodes all events but the last."""
+        model, log = self._model, log_of(history, self._codes, self._times)
+        zero, last = np.array([0]), np.array([self._count - 1])
+        asked = self._times[last]
+        packed, _ = pack(log, zero, last, items=model.items, query_time=model.config.query_time, asked=asked)
+        if self._count == 1:  # the start token alone takes the first event's time
+            packed.events.times[0] = int(asked[0])
+        model.eval()
+        device = model.embedding.weight.device
+        _, self._state = model.encode(packed.events.to(device), packed.cu_seqlens.to(device))
+        since = int(self._times[-1] - self._times[-2]) if self._count > 1 else -1
+        self._last = self._event(int(self._codes[-1]), since, int(asked[0]))
+        self._codes, self._times = self._codes[:0], self._times[-1:]

@@ -1,0 +1,67 @@
+"""How to train: AdamW, warm-up and cosine, clipping, early stopping; the same for every task."""
+
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Literal
+
+from prism.config import at_least, fraction, one_of
+from prism.errors import InputError
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training run."""
+
+    epochs: int = 20
+    """Passes over the training data at most."""
+    lr: float = 2e-3
+    """The learning rate after warm-up."""
+    warmup: float = 0.05
+    """Share of the run in which the learning rate rises from 0."""
+    final_lr: float = 0.0
+    """Where the cosine ends, as a share of `lr`."""
+    weight_decay: float = 0.01
+    """AdamW's, on matrices only: not on embeddings, norms and biases."""
+    beta2: float = 0.98
+    """AdamW's decay of squared gradients."""
+    clip: float = 1.0
+    """The longest gradient that is not shortened."""
+    accumulate: int = 1
+    """Batches an update."""
+    patience: int = 5
+    """Evaluations without a better one after which training stops."""
+    evaluate_every: int = 1
+    """Epochs between evaluations; the last is always evaluated."""
+    precision: Precision = "float32"
+    """Of products; `bfloat16` keeps weights and sums in float32 (faster on GPUs, not on most CPUs)."""
+    seed: int = 0
+    """Of the weights, the order of batches and dropout."""
+    save_seconds: float = 60.0
+    """Seconds between checkpoints; also one at every evaluation and at Ctrl-C."""
+    log_steps: int = 50
+    """Updates between lines in the log."""
+    tensorboard: bool = False
+    """Also write TensorBoard's event files (pip install 'prism-sequence[tensorboard]')."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "accumulate", "patience", "evaluate_every", "log_steps"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("weight_decay", "seed", "save_seconds"):
+            at_least(name, getattr(self, name), 0)
+        for name in ("lr", "clip"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        fraction("warmup", self.warmup)
+        fraction("beta2", self.beta2)
+        if not 0 <= self.final_lr <= 1:
+            raise InputError(f"final_lr must be in [0, 1], got {self.final_lr!r}")
+        one_of("precision", self.precision, Precision)
+
+    def rate(self, done: float) -> float:
+        """The learning rate where a share `done` of the run is behind: a function, so that nothing needs saving."""
+        if done < self.warmup:
+            return self.lr * done / self.warmup
+        wave = (1 + cos(pi * (done - self.warmup) / (1 - self.warmup))) / 2
+        return self.lr * (self.final_lr + (1 - self.final_lr) * wave)

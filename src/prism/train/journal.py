@@ -1,0 +1,62 @@
+"""The run's log: one JSON object a line, TensorBoard beside it if asked for."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+from prism.errors import InputError
+from prism.files import write_whole
+
+
+class Journal:
+    """Lines of numbers by step. A resumed run drops the lines of steps that it will do again."""
+
+    def __init__(self, folder: Path | None, *, step: int, tensorboard: bool):
+        self._path = None if folder is None else folder / "log.jsonl"
+        self._board: Any = None
+        if self._path is not None:
+            kept = [line for line in read_journal(self._path) if line["step"] <= step]
+            write_whole(self._path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        if folder is not None and tensorboard:
+            self._board = _board(folder, step)
+
+    def write(self, step: int, **values: Any) -> None:
+        """One line; numbers in it go to TensorBoard too."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes what TensorBoard holds back."""
+        if self._board is not None:
+            self._board.close()
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; a last line that a killed process left half-written is no line."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def check_tensorboard(wanted: bool) -> None:
+    """Refuses at the door what would fail after an epoch."""
+    if wanted and importlib.util.find_spec("tensorboard") is None:
+        raise InputError("tensorboard is not installed: pip install 'prism-sequence[tensorboard]', or leave it off")
+
+
+def _board(folder: Path, step: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]

@@ -1,0 +1,237 @@
+"""The training loop of any task: seeded step by step, so that a run stopped anywhere goes on as if it had not been."""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, send_to_device
+from torch import Tensor, nn
+
+from prism.errors import InputError
+from prism.train import checkpoints
+from prism.train.config import TrainConfig
+from prism.train.interrupt import Interrupt, interrupts
+from prism.train.journal import Journal, check_tensorboard
+from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_optimiser, scale_gradients
+from prism.train.position import Position
+from prism.train.progress import Display
+from prism.train.task import Task
+
+
+def train(
+    model: nn.Module, task: Task, config: TrainConfig, *, out: Path | None = None, progress: bool = True
+) -> Position:
+    """Trains `model` in place and leaves the weights of the best epoch in it.
+
+    Args:
+        model: On any device; moved to the one that accelerate picks.
+        task: Data, loss and metrics.
+        config: How to train.
+        out: Folder of checkpoints and log. What an earlier run left there is continued, bit for bit on one process.
+        progress: Whether to show a bar and lines.
+
+    Returns:
+        Where the run ended, with the best metrics.
+    """
+    check_tensorboard(config.tensorboard)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), interrupts() as interrupt:
+        return Loop(model, task, config, accelerator, out, progress).run(interrupt)
+
+
+class Loop:
+    """One run. What changes is the model, the optimiser and `at`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        config: TrainConfig,
+        accelerator: Accelerator,
+        out: Path | None = None,
+        progress: bool = False,
+    ):
+        self.task, self.config, self.out, self.accelerator = task, config, out, accelerator
+        self.bare = model.to(accelerator.device)
+        self.model = cast(nn.Module, accelerator.prepare_model(model))
+        self.optimiser = make_optimiser(self.bare, config)
+        self.at = Position()
+        self.saved = self._resume()
+        self.kept: dict[str, Tensor] = {}  # the best weights, where there is no folder for them
+        main = accelerator.is_main_process
+        self.journal = Journal(out if main else None, step=self.at.step, tensorboard=config.tensorboard)
+        self.display = Display(shown=progress and main, epochs=config.epochs)
+        self.clock = self.log_clock = time.monotonic()
+
+    def run(self, interrupt: Interrupt) -> Position:
+        """All epochs that are left."""
+        try:
+            with self.display:
+                while not self.at.finished:
+                    self._epoch(interrupt)
+        finally:
+            self.journal.close()
+        self._restore_best()
+        return self.at
+
+    def _epoch(self, interrupt: Interrupt) -> None:
+        batches = self.task.batches(self.at.epoch)
+        if not len(batches):
+            raise InputError("there is nothing to train on: the task has no batches")
+        self.model.train()
+        while self.at.batch < len(batches):
+            self._update(batches)
+            self._report(len(batches))
+            self._stop_if(interrupt)
+            if time.monotonic() - self.clock >= self.config.save_seconds:
+                self._save()
+        self._end_epoch()
+
+    def _update(self, batches: Sequence[Any]) -> None:
+        """One step of the optimiser, on `accumulate` batches for each process."""
+        config, at, world = self.config, self.at, self.accelerator.num_processes
+        _seed(config.seed, self.accelerator.process_index, at.step)
+        self.optimiser.zero_grad(set_to_none=True)
+        group = range(at.batch, min(at.batch + config.accumulate * world, len(batches)))
+        rounds = -(-len(group) // world)
+        total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
+        for n in range(rounds):
+            mine = group.start + n * world + self.accelerator.process_index
+            silent = mine >= group.stop  # every process has to take part in the last exchange
+            batch = send_to_device(batches[group.start if silent else mine], self.accelerator.device)
+            last = n == rounds - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                total += self._backward(batch, 0.0 if silent else 1.0)
+        loss, count = self.accelerator.reduce(total, "sum").tolist()  # type: ignore[union-attr]
+        if not isfinite(loss):
+            self._refuse(f"the loss is {loss}", batches, group)
+        # gradients are those of sums, and averaged over processes
+        norm = scale_gradients(self.bare.parameters(), world / count, config.clip)
+        if not isfinite(norm):
+            self._refuse(f"the gradient's length is {norm}", batches, group)
+        for settings in self.optimiser.param_groups:
+            settings["lr"] = config.rate((at.epoch + (group.stop / len(batches))) / config.epochs)
+        self.optimiser.step()
+        self.at = at.stepped(len(group), loss, int(count))
+
+    def _backward(self, batch: Any, weight: float) -> Tensor:
+        """Adds a batch's gradients; gives (sum of the loss, tokens)."""
+        fast = self.config.precision == "bfloat16"
+        with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast):
+            loss, count = self.task.loss(self.model, batch)
+        (loss * weight if weight != 1 else loss).backward()
+        return torch.stack([loss.detach().double() * weight, loss.new_tensor(count * weight).double()])
+
+    def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
+        held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
+        good = f"the last good checkpoint is {self.saved}" if self.saved else "no checkpoint was written yet"
+        raise InputError(
+            f"{what} at step {self.at.step + 1} (epoch {self.at.epoch + 1}, batch {group.start}: {held}); "
+            f"{good}; try a smaller lr, now {self.config.lr}"
+        )
+
+    def _report(self, batches: int) -> None:
+        at = self.at
+        done = at.epoch + at.batch / batches
+        self.display.step(done, at.epoch, at.mean_loss, at.loss_count if at.step == 1 else at.tokens // at.step)
+        if at.step % self.config.log_steps and at.batch < batches:
+            return
+        seconds = time.monotonic() - self.log_clock
+        self.journal.write(
+            at.step,
+            epoch=round(done, 4),
+            loss=at.mean_loss,
+            lr=self.optimiser.param_groups[0]["lr"],
+            tokens_per_second=round(at.loss_count / max(seconds, 1e-9)),
+        )
+        self.at, self.log_clock = at.logged(), time.monotonic()
+
+    def _end_epoch(self) -> None:
+        """Evaluates if it is time, keeps the best, moves on."""
+        config, task, at = self.config, self.task, self.at
+        last = at.epoch + 1 == config.epochs
+        if last or (at.epoch + 1) % config.evaluate_every == 0:
+            started = time.monotonic()
+            metrics = self._evaluate()
+            at = at.evaluated(metrics[task.monitor], metrics, task.higher_is_better)
+            self.journal.write(at.step, epoch=at.epoch + 1, **{f"valid/{name}": x for name, x in metrics.items()})
+            self._say(at, metrics, time.monotonic() - started)
+            if not at.stale:
+                self._keep_best(at)
+        self.at = replace(at, epoch=at.epoch + 1, batch=0, finished=last or at.stale >= config.patience)
+        self._save()
+        self.log_clock = time.monotonic()
+
+    def _evaluate(self) -> dict[str, float]:
+        """Metrics from the first process, the same on all."""
+        self.bare.eval()
+        found = [self.task.evaluate(self.bare) if self.accelerator.is_main_process else None]
+        metrics = cast(dict[str, float], broadcast_object_list(found)[0])
+        if not isfinite(metrics[self.task.monitor]):
+            raise InputError(f"{self.task.monitor} is {metrics[self.task.monitor]} after epoch {self.at.epoch + 1}")
+        return metrics
+
+    def _say(self, at: Position, metrics: dict[str, float], seconds: float) -> None:
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in list(metrics.items())[:4])
+        mark = "  (best)" if not at.stale else ""
+        self.display.say(f"epoch {at.epoch + 1:>3}  {shown}  evaluated in {seconds:.1f} s{mark}")
+
+    def _keep_best(self, at: Position) -> None:
+        if self.out is None:
+            self.kept = {name: value.clone() for name, value in self.bare.state_dict().items()}
+        elif self.accelerator.is_main_process:
+            checkpoints.save(self.out, "best", at.step, {"model": self.bare.state_dict()}, at.to_json())
+
+    def _restore_best(self) -> None:
+        self.accelerator.wait_for_everyone()
+        if self.out is None:
+            self.bare.load_state_dict(self.kept)
+        else:
+            load_best(self.bare, self.out)
+
+    def _save(self) -> None:
+        self.clock = time.monotonic()
+        if self.out is None:
+            return
+        if self.accelerator.is_main_process:
+            tensors = {"model": self.bare.state_dict(), "optimiser": optimiser_tensors(self.bare, self.optimiser)}
+            checkpoints.save(self.out, "last", self.at.step, tensors, self.at.to_json())
+        self.accelerator.wait_for_everyone()
+        self.saved = checkpoints.newest(self.out, "last")
+
+    def _resume(self) -> Path | None:
+        found = checkpoints.newest(self.out, "last") if self.out else None
+        if found is not None:
+            self.at = Position.from_json(checkpoints.load_facts(found))
+            checkpoints.load_weights(self.bare, found)
+            restore_optimiser(self.bare, self.optimiser, checkpoints.load_tensors(found, "optimiser"))
+        return found
+
+    def _stop_if(self, interrupt: Interrupt) -> None:
+        if not interrupt.asked:
+            return
+        self._save()
+        where = f"saved in {self.out}: the same command continues from there" if self.out else "nothing was saved"
+        self.display.say(f"stopped at step {self.at.step} of epoch {self.at.epoch + 1}; {where}")
+        raise KeyboardInterrupt
+
+
+def load_best(model: nn.Module, out: Path) -> None:
+    """Puts a run's best weights into its model."""
+    best = checkpoints.newest(out, "best")
+    if best is None:
+        raise InputError(f"{out} has no best weights: no epoch was finished there")
+    checkpoints.load_weights(model, best)
+
+
+def _seed(*numbers: int) -> None:
+    """What is random in a step depends on (seed, process, step): nothing has to be saved to repeat it."""
+    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1)))

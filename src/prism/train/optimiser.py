@@ -1,0 +1,61 @@
+"""AdamW with weight decay on matrices alone, and its state as named tensors that a file can hold."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from prism.errors import InputError
+from prism.train.config import TrainConfig
+
+
+def decays(model: nn.Module) -> set[str]:
+    """Names of the weights that decay: two axes or more, not an embedding, not called bias."""
+    embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    return {
+        name
+        for name, weight in model.named_parameters()
+        if weight.ndim >= 2 and id(weight) not in embeddings and not name.endswith("bias")
+    }
+
+
+def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW over the model's weights in two groups."""
+    chosen = decays(model)
+    weights = list(model.named_parameters())
+    groups = [
+        {"params": [w for name, w in weights if name in chosen], "weight_decay": config.weight_decay},
+        {"params": [w for name, w in weights if name not in chosen], "weight_decay": 0.0},
+    ]
+    fused = weights[0][1].device.type in ("cpu", "cuda")
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), fused=fused)
+
+
+def scale_gradients(weights: Iterable[nn.Parameter], scale: float, longest: float) -> float:
+    """Multiplies gradients by `scale`, shortens them to `longest` if longer, and returns their length before that."""
+    gradients = [w.grad for w in weights if w.grad is not None]
+    norm = scale * float(torch.nn.utils.get_total_norm(gradients))
+    if norm > longest:
+        scale *= longest / norm
+    torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """`weight.what` → tensor, for everything the optimiser remembers."""
+    return {
+        f"{name}.{what}": value
+        for name, weight in model.named_parameters()
+        for what, value in optimiser.state.get(weight, {}).items()
+    }
+
+
+def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `optimiser_tensors`."""
+    weights = dict(model.named_parameters())
+    for key, value in tensors.items():
+        name, _, what = key.rpartition(".")
+        if name not in weights:
+            raise InputError(f"the checkpoint's optimiser knows {name!r}, which the model does not have")
+        device = "cpu" if what == "step" and weights[name].device.type != "cuda" else weights[name].device
+        optimiser.state[weights[name]][what] = value.to(device)

@@ -1,0 +1,43 @@
+"""What a person sees of a run: a bar with loss, tokens/s and time left, and a line an evaluation."""
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """On a terminal a bar moves at the bottom; elsewhere only the lines are printed."""
+
+    def __init__(self, *, shown: bool, epochs: int):
+        self._console = Console(file=sys.stderr, quiet=not shown, highlight=False)
+        self._bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} tokens/s"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not (shown and self._console.is_terminal),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=float(epochs), epoch=1, epochs=epochs, loss=float("nan"), rate=0.0)
+        self._clock, self._tokens = time.perf_counter(), 0
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.stop()
+
+    def step(self, done: float, epoch: int, loss: float, tokens: int) -> None:
+        """After an update: `done` epochs in all, the mean loss of late, the tokens of this update."""
+        self._tokens += tokens
+        rate = self._tokens / max(time.perf_counter() - self._clock, 1e-9)
+        self._bar.update(self._task, completed=done, epoch=epoch + 1, loss=loss, rate=rate)
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self._console.print(line, markup=False, soft_wrap=True)
