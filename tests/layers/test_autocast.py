@@ -5,22 +5,8 @@ import torch
 
 from prism.layers import MIXERS
 
-NAMES = [
-    "prism",
-    "mom",
-    "mamba2",
-    "deltanet",
-    "gated-deltanet",
-    "efla",
-    "pgdn",
-    "attention",
-    "sasrec",
-    "hstu",
-    "prism-mom",
-]
 
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(MIXERS))
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch: RMSNorm is then not fused
 def test_autocast_stays_near_float32(name: str) -> None:
     mixer = MIXERS[name].Config(heads=2).build(32)

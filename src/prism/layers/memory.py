@@ -39,6 +39,14 @@ class GatedWrite(NamedTuple):
     side: Side = "key"
     scale: float | None = None
 
+    def of_one_dtype(self) -> "GatedWrite":
+        """Under autocast maps give bfloat16 and gates float32: all take the widest."""
+        parts = [part for part in (self.q, self.k, self.v, self.find, self.erase) if part is not None]
+        widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize)
+        q, k, v, *erasure = (part.to(widest) for part in parts)
+        find, erase = erasure or (None, None)
+        return self._replace(q=q, k=k, v=v, find=find, erase=erase)
+
 
 class Sequences(NamedTuple):
     """All tokens at once: [B, T, …], dense or packed."""
@@ -57,7 +65,9 @@ class Sequences(NamedTuple):
 
     def gated_rule(self, write: GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence with a decay per channel, and its state after the last tokens."""
-        o, S = gated_rule(**write._asdict(), initial_state=state, output_final_state=True, cu_seqlens=self.cu_seqlens)
+        o, S = gated_rule(
+            **write.of_one_dtype()._asdict(), initial_state=state, output_final_state=True, cu_seqlens=self.cu_seqlens
+        )
         assert S is not None
         return o, S
 
@@ -79,7 +89,7 @@ class OneToken(NamedTuple):
 
     def gated_rule(self, write: GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """One step of the recurrence with a decay per channel."""
-        return gated_rule_step(**write._asdict(), state=state)
+        return gated_rule_step(**write.of_one_dtype()._asdict(), state=state)
 
     def previous(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """The token before, and this one, which comes before the next."""

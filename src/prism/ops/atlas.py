@@ -12,11 +12,13 @@ from torch import Tensor
 
 from prism.ops.fastweight_walk import MiniBatches, Parts, Turn
 from prism.ops.operands import compute_dtype
+from prism.ops.precision import own_precision
 
 # X ← a X + (b A + c A²) X with A = X Xᵀ: drives all singular values of X towards 1, roughly and fast.
 SCHULZ = (3.4445, -4.775, 2.0315)
 
 
+@own_precision
 def atlas(
     q: Float[Tensor, "B T H F"],
     k: Float[Tensor, "B T H F"],

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from prism.ops.backends import Backend, compiles, pick
 from prism.ops.operands import Operands, operands
+from prism.ops.precision import own_precision
 
 _MODULES = {"chunk": "prism.ops.chunk", "cpu": "prism.ops.cpu"}
 
 
+@own_precision
 def delta_rule(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H *L K"],
@@ -99,6 +101,7 @@ def _each_sequence(x: Operands, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor
     return torch.cat(o, 1), torch.cat(S)
 
 
+@own_precision
 def delta_rule_step(
     q: Float[Tensor, "N H K"],
     k: Float[Tensor, "N H *L K"],

@@ -19,11 +19,13 @@ from torch.autograd.function import once_differentiable
 from prism.config import at_least, one_of
 from prism.ops.fastweight_walk import MiniBatches, Parts, Turn
 from prism.ops.operands import Operands, describe, operands
+from prism.ops.precision import own_precision
 
 Response = Literal["gelu", "tanh", "identity"]
 CHUNK = 32
 
 
+@own_precision
 def nonlinear_delta(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H K"],
@@ -63,6 +65,7 @@ def nonlinear_delta(
     return o.to(q.dtype), S if output_final_state else None
 
 
+@own_precision
 def nonlinear_delta_step(
     q: Float[Tensor, "N H K"],
     k: Float[Tensor, "N H K"],

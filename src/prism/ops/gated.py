@@ -8,10 +8,12 @@ from torch import Tensor
 
 from prism.ops.backends import Backend, pick
 from prism.ops.gated_operands import Gated, Side, gated_operands
+from prism.ops.precision import own_precision
 
 _MODULES = {"chunk": "prism.ops.gated_chunk", "cpu": "prism.ops.gated_cpu"}
 
 
+@own_precision
 def gated_rule(
     q: Float[Tensor, "B T H Q"],
     k: Float[Tensor, "B T H K"],
@@ -94,6 +96,7 @@ def one_token(
     return scale * o, S
 
 
+@own_precision
 def gated_rule_step(
     q: Float[Tensor, "N H Q"],
     k: Float[Tensor, "N H K"],

@@ -15,8 +15,10 @@ from torch import Tensor
 from prism.ops.fastweight_memory import Mix, backward, read, remember
 from prism.ops.fastweight_walk import MiniBatches, Parts, Turn
 from prism.ops.operands import compute_dtype
+from prism.ops.precision import own_precision
 
 
+@own_precision
 def titans(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H K"],

@@ -16,10 +16,12 @@ from torch import Tensor
 from prism.ops.fastweight_memory import Mix, backward, read, remember, with_one
 from prism.ops.fastweight_walk import MiniBatches, Parts, Turn
 from prism.ops.operands import compute_dtype
+from prism.ops.precision import own_precision
 
 EPS = 1e-6
 
 
+@own_precision
 def ttt(
     q: Float[Tensor, "B T H d"],
     k: Float[Tensor, "B T H d"],
