@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from prism.ops import fused
 from prism.ops.conv import short_conv, short_conv_step
 from prism.ops.operands import compute_dtype
 
@@ -26,18 +27,14 @@ class ShortConv(nn.Module):
         cu_seqlens: Int[Tensor, " limits"] | None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W D"]]:
         """The whole sequence, and the history after it."""
-        y, history = short_conv(x, self.weight, history=history, cu_seqlens=cu_seqlens)
-        return self._activate(y), history
+        return short_conv(x, self.weight, bias=self.bias, silu=True, history=history, cu_seqlens=cu_seqlens)
 
     def step(
         self, x: Float[Tensor, "N D"], history: Float[Tensor, "N W D"] | None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N W D"]]:
         """One token, and the history after it."""
         y, history = short_conv_step(x, self.weight, history=history)
-        return self._activate(y), history
-
-    def _activate(self, y: Tensor) -> Tensor:
-        return F.silu(y if self.bias is None else y + self.bias)
+        return F.silu(y if self.bias is None else y + self.bias), history
 
     def state_shape(self) -> tuple[int, int]:
         """W−1 inputs of the width."""
@@ -103,4 +100,4 @@ def wide(x: Tensor) -> Tensor:
 
 def unit(x: Float[Tensor, "*tokens K"]) -> Float[Tensor, "*tokens K"]:
     """x / ‖x‖; a zero vector stays zero."""
-    return F.normalize(x, dim=-1, eps=1e-6)
+    return fused.normalize(x) if x.numel() and fused.usable(x) else F.normalize(x, dim=-1, eps=1e-6)

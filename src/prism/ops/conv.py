@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from prism.ops import fused
 from prism.ops.operands import read_bounds
 
 
@@ -14,31 +15,48 @@ def short_conv(
     x: Float[Tensor, "B T D"],
     weight: Float[Tensor, "D W"],
     *,
+    bias: Float[Tensor, " D"] | None = None,
+    silu: bool = False,
     history: Float[Tensor, "N W-1 D"] | None = None,
     cu_seqlens: Int[Tensor, " limits"] | None = None,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W-1 D"]]:
-    """The whole sequence at once; `weight[:, -1]` meets the current token. Returns the outputs and the next history."""
-    B, T, D = x.shape
-    past = weight.shape[1] - 1
-    bounds = read_bounds(cu_seqlens, B, T)
-    if bounds is None:
-        if history is None:
-            history = x.new_zeros(B, past, D)
-        seen = torch.cat([history, x], 1)
-        return _convolve(seen, weight), seen[:, seen.shape[1] - past :].contiguous()
+    """The whole sequence at once; `weight[:, -1]` meets the current token. Returns the outputs and the next history.
+
+    With `silu`, SiLU of the outputs: on the CPU in one compiled pass.
+    """
+    bounds = read_bounds(cu_seqlens, x.shape[0], x.shape[1])
+    N, past = x.shape[0] if bounds is None else len(bounds) - 1, weight.shape[1] - 1
     if history is None:
-        history = x.new_zeros(len(bounds) - 1, past, D)
-    # each sequence gets its own history put before it; outputs at those places are dropped again
+        history = x.new_zeros(N, past, x.shape[2])
+    if silu and bias is None and x.numel() and fused.usable(x, weight, history):
+        return fused.conv_silu(x, weight, history=history, bounds=bounds), _recent(x, history, bounds)
+    y = _convolve(torch.cat([history, x], 1), weight) if bounds is None else _packed(x, weight, history, bounds)
+    y = y if bias is None else y + bias
+    return F.silu(y) if silu else y, _recent(x, history, bounds)
+
+
+def _recent(x: Tensor, history: Tensor, bounds: tuple[int, ...] | None) -> Tensor:
+    """The last W−1 inputs of each sequence."""
+    past = history.shape[1]
+    if bounds is None:
+        seen = torch.cat([history, x[:, max(0, x.shape[1] - past) :]], 1)
+        return seen[:, seen.shape[1] - past :].contiguous()
+    ends = torch.tensor(bounds[1:], device=x.device)[:, None]
+    starts = torch.tensor(bounds[:-1], device=x.device)[:, None]
+    token = ends + torch.arange(-past, 0, device=x.device)
+    old = token - starts + past  # where it lies in the history, if it comes before the first token
+    new = x[0, token.clamp_min(0)] if x.shape[1] else history
+    kept = history.gather(1, old.clamp(0, max(past - 1, 0))[..., None].expand(-1, -1, x.shape[2]))
+    return torch.where((token >= starts)[..., None], new, kept)
+
+
+def _packed(x: Tensor, weight: Tensor, history: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    """Each sequence gets its own history put before it; outputs at those places are dropped again."""
     pieces, kept = [], []
     for n, (a, b) in enumerate(pairwise(bounds)):
         pieces += [history[n], x[0, a:b]]
-        kept.append(torch.arange(a, b, device=x.device) + n * past)
-    if not pieces:
-        return x, history
-    seen = torch.cat(pieces)
-    ends = torch.tensor([b + (n + 1) * past for n, b in enumerate(bounds[1:])], device=x.device)
-    last = ends[:, None] + torch.arange(-past, 0, device=x.device)
-    return _convolve(seen[None], weight)[:, torch.cat(kept)], seen[last]
+        kept.append(torch.arange(a, b, device=x.device) + n * history.shape[1])
+    return _convolve(torch.cat(pieces)[None], weight)[:, torch.cat(kept)] if pieces else x
 
 
 def _convolve(seen: Float[Tensor, "B S D"], weight: Float[Tensor, "D W"]) -> Float[Tensor, "B S-W+1 D"]:

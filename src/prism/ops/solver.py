@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from prism.ops import fused
+
 Nonlinearity = Literal["gelu", "identity"]
 Residual = Literal["subtract", "none"]
 
@@ -28,6 +30,8 @@ def refine(
         nonlinearity: φ.
         residual: Whether each step goes on from what the one before left (`none`: all see the first residual).
     """
+    if p is not None and nonlinearity == "gelu" and residual == "subtract" and fused.usable(r, p):
+        return fused.refine(r, p)
     deltas = []
     for l in range(steps):
         delta = r if p is None else p[..., l, :] * r
