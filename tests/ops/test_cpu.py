@@ -16,7 +16,7 @@ from torch import Tensor
 
 from prism.ops import cpu_threads, delta_rule, delta_rule_step, fused
 from prism.ops.conv import short_conv
-from prism.ops.solver import refine
+from prism.ops.solver import refine_reference
 
 # Python 3.12 warns of any fork of a process that has threads, PyTorch's included.
 FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -314,7 +314,7 @@ DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11)
 def test_the_fused_refinement_is_the_definition(L: int, dtype: torch.dtype, tolerance: float, threads) -> None:
     threads(3)
     leaves = [torch.randn(s, dtype=dtype).requires_grad_() for s in ((2, 31, 3, 19), (2, 31, 3, L, 19))]
-    _same_with_gradients(fused.refine, lambda r, p: refine(r, p, L), leaves, tolerance)
+    _same_with_gradients(fused.refine, lambda r, p: refine_reference(r, p, L), leaves, tolerance)
 
 
 @DTYPES

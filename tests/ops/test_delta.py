@@ -11,7 +11,7 @@ from support.recurrence import EXTREMES, assert_same, draw, error_ratio, run
 from prism.ops import chunk, delta_rule, delta_rule_step
 from prism.ops.operands import operands
 
-BACKENDS = ["chunk"]
+BACKENDS = ["chunk", "cpu"]
 sizes = st.integers(1, 9)
 
 

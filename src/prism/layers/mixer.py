@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.initial import initialise
 from prism.ops.operands import describe, read_bounds
+from prism.ops.precision import autocasts
 
 # One tensor for each thing a mixer remembers; the first axis of each is the sequence.
 State = tuple[Tensor, ...]
@@ -143,7 +143,7 @@ class Mixer(nn.Module, ABC):
         own = next(self.parameters())
         if x.device != own.device:
             raise ValueError(f"{name} is on {x.device} but the mixer is on {own.device}: move one of them")
-        if x.dtype != own.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != own.dtype and not autocasts(x.device.type):
             raise ValueError(f"{name} has dtype {x.dtype} but the mixer has {own.dtype}: cast one of them")
 
     def _check_state(self, state: State | None, sequences: int, x: Tensor) -> None:

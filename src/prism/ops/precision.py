@@ -16,10 +16,15 @@ def own_precision(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def outside(*args: P.args, **kwargs: P.kwargs) -> R:
-        first = args[0] if args else None
-        if not isinstance(first, Tensor) or not torch.is_autocast_enabled(first.device.type):
+        device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
+        if not autocasts(device):
             return function(*args, **kwargs)
-        with torch.autocast(first.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return function(*args, **kwargs)
 
     return outside
+
+
+def autocasts(device: str) -> bool:
+    """Whether autocast is on for a type of device (some, `meta` for one, do not know it)."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -32,6 +32,18 @@ def refine(
     """
     if p is not None and nonlinearity == "gelu" and residual == "subtract" and fused.usable(r, p):
         return fused.refine(r, p)
+    return refine_reference(r, p, steps, nonlinearity=nonlinearity, residual=residual)
+
+
+def refine_reference(
+    r: Float[Tensor, "*tokens V"],
+    p: Float[Tensor, "*tokens L V"] | None,
+    steps: int,
+    *,
+    nonlinearity: Nonlinearity = "gelu",
+    residual: Residual = "subtract",
+) -> Float[Tensor, "*tokens L V"]:
+    """The definition of `refine`, one step after the other."""
     deltas = []
     for l in range(steps):
         delta = r if p is None else p[..., l, :] * r
