@@ -18,13 +18,18 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "bench layer": "prism.bench.layer:layer",
         "bench model": "prism.bench.model:model",
         "bench decode": "prism.bench.decode:decode",
+        "lm evaluate": "prism.recipes.language_commands:evaluate",
+        "lm generate": "prism.recipes.language_commands:generate",
+        "probe": "prism.recipes.probing:probe",
+        "paper theory": "prism.recipes.theory:theory",
+        "paper capacity": "prism.recipes.capacity:capacity",
         "paper taxonomy": "prism.recipes.taxonomy:taxonomy",
         "paper throughput": "prism.recipes.throughput:throughput",
         "list": "prism.cli:list_names",
     },
 )
 # What `prism list` shows: heading, and where the names stand.
-LISTS = {"mixers": "prism.layers:MIXERS"}
+LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.data.probes:PROBES"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -222,3 +222,5 @@ def record(blocks: nn.ModuleList) -> Iterator[list[Tensor]]:
 AutoConfig.register(PrismSequenceConfig.model_type, PrismSequenceConfig)
 AutoModel.register(PrismSequenceConfig, PrismSequenceModel)
 AutoModelForCausalLM.register(PrismSequenceConfig, PrismSequenceForCausalLM)
+
+__all__ = ["PrismSequenceConfig", "PrismSequenceForCausalLM", "PrismSequenceModel", "StateCache"]
