@@ -55,9 +55,10 @@ def best(
 def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
     """One row of `best` with ids and names."""
     names = log.item_names
+    ids = log.item_ids[codes.cpu().numpy()].tolist()  # numbers as Python has them, not numpy's
     return [
-        Recommendation(item=log.item_ids[code], score=score, name=None if names is None else names[code])
-        for score, code in zip(scores.tolist(), codes.tolist(), strict=True)
+        Recommendation(item=item, score=score, name=None if names is None else names[code])
+        for item, score, code in zip(ids, scores.tolist(), codes.tolist(), strict=True)
         if score > -torch.inf
     ]
 

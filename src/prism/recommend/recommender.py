@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from prism.data.known import load as load_data
-from prism.data.log import Codes, Ints, Log
+from prism.data.log import Codes, Ids, Ints, Log
 from prism.data.splits import Split
 from prism.data.splits import split as divide
 from prism.errors import InputError
@@ -119,8 +119,8 @@ class Recommender:
         self,
         user: object = None,
         *,
-        history: Sequence[object] | None = None,
-        times: Sequence[int] | None = None,
+        history: Sequence[object] | Ids | None = None,
+        times: Sequence[int] | Ints | None = None,
         k: int = 10,
         exclude_seen: bool | None = None,
         allow: Iterable[object] | None = None,
@@ -169,7 +169,11 @@ class Recommender:
         return frame.height
 
     def session(
-        self, user: object = None, *, history: Sequence[object] | None = None, times: Sequence[int] | None = None
+        self,
+        user: object = None,
+        *,
+        history: Sequence[object] | Ids | None = None,
+        times: Sequence[int] | Ints | None = None,
     ) -> Session:
         """A user whose events come one by one; without arguments, someone new."""
         empty = user is None and history is None
@@ -196,7 +200,7 @@ class Recommender:
         queries = self.split.valid if valid else self.split.test
         return evaluate(scorer, self.log, queries, cutoffs=self.config.cutoffs)
 
-    def _history(self, user: object, history: Sequence[object] | None, times: Sequence[int] | None) -> Log:
+    def _history(self, user: object, history: Sequence[object] | Ids | None, times: Sequence[int] | Ints | None) -> Log:
         """A log of one user's events."""
         if (user is None) == (history is None):
             raise InputError("give either a user of the log or a history, e.g. user=42 or history=[7, 12]")

@@ -1,11 +1,12 @@
 """What the loop asks of a task: batches by epoch, a loss that is a sum, metrics and the one that decides."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 
+@runtime_checkable
 class Task(Protocol):
     """Data, loss and metrics of one kind of training. Nothing in it changes while it trains."""
 

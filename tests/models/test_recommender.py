@@ -1,0 +1,57 @@
+"""The recommender model: packed, step by step, time features that know no future."""
+
+import pytest
+import torch
+
+from prism.layers import mixer_config
+from prism.models.backbone import BackboneConfig
+from prism.models.recommender import GAP_BUCKETS, Events, RecommenderConfig, RecommenderModel, gap_bucket
+
+
+def model(mixer: str = "prism", **fields: bool) -> RecommenderModel:
+    torch.manual_seed(0)
+    backbone = BackboneConfig(dim=16, layers=2, mixer=mixer_config(mixer, heads=2))
+    return RecommenderConfig(backbone=backbone, **fields).build(30).double().eval()
+
+
+def events(length: int = 12) -> Events:
+    when = torch.randint(1, 10**6, (length,)).cumsum(0)
+    since = when.diff(prepend=when[:1] + 1)
+    return Events(torch.randint(30, (length,)), since, torch.stack([when, when], 1))
+
+
+@pytest.mark.parametrize("mixer", ["prism", "gated-deltanet", "sasrec", "hstu"])
+@pytest.mark.parametrize("timed", [False, True])
+def test_steps_repeated_equal_one_encoding(mixer: str, timed: bool) -> None:
+    net, seen = model(mixer, time_gaps=timed, query_time=timed, item_bias=True), events()
+    whole, _ = net.encode(seen, torch.tensor([0, 12]))
+    state = None
+    for t in range(12):
+        x, state = net.step(Events(*(part[t : t + 1] for part in seen)), state)
+        torch.testing.assert_close(x[0], whole[t])
+    torch.testing.assert_close(net.scores(x)[0], whole[-1] @ net.embedding.weight[:30].T + net.bias)
+
+
+def test_histories_packed_together_do_not_see_each_other() -> None:
+    net, seen = model(time_gaps=True), events()
+    packed, _ = net.encode(seen, torch.tensor([0, 5, 12]))
+    alone, _ = net.encode(Events(*(part[5:] for part in seen)), torch.tensor([0, 7]))
+    torch.testing.assert_close(packed[5:], alone)
+
+
+def test_scores_do_not_depend_on_when_the_next_event_comes_unless_asked_to() -> None:
+    seen = events()
+    later = seen._replace(times=seen.times + torch.tensor([0, 10**6]))
+    for query_time in (False, True):
+        net = model(time_gaps=True, query_time=query_time)
+        same = torch.equal(net.encode(seen, torch.tensor([0, 12]))[0], net.encode(later, torch.tensor([0, 12]))[0])
+        assert same == (not query_time)
+
+
+def test_gap_buckets_grow_by_half_an_octave_and_tell_a_missing_gap_apart() -> None:
+    assert gap_bucket(torch.tensor([-1, 0, 1, 2, 3, 2**40])).tolist() == [0, 1, 3, 4, 5, GAP_BUCKETS]
+
+
+def test_only_attention_has_a_state_that_grows() -> None:
+    assert not model("prism").grows
+    assert model("sasrec").grows

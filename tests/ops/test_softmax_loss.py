@@ -1,0 +1,73 @@
+"""The blocked softmax loss against plain cross-entropy: values, gradients, memory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from prism.ops.softmax_loss import softmax_loss
+
+
+def operands(N: int = 37, items: int = 23, D: int = 8, dtype: torch.dtype = torch.float64):
+    x = torch.randn(N, D, dtype=dtype, requires_grad=True)
+    table = torch.randn(items, D, dtype=dtype, requires_grad=True)
+    bias = torch.randn(items, dtype=dtype, requires_grad=True)
+    return x, table, bias, torch.randint(items, (N,))
+
+
+@pytest.mark.parametrize("block", [1, 5, 37, 100, None])
+@pytest.mark.parametrize("biased", [False, True])
+def test_values_and_gradients_are_those_of_cross_entropy(block: int | None, biased: bool) -> None:
+    x, table, bias, targets = operands()
+    used = (x, table, bias) if biased else (x, table)
+    ours = softmax_loss(x, table, targets, bias=bias if biased else None, block=block)
+    plain = F.cross_entropy(x @ table.T + (bias if biased else 0), targets, reduction="sum")
+    torch.testing.assert_close(ours, plain)
+    for mine, theirs in zip(torch.autograd.grad(3 * ours, used), torch.autograd.grad(3 * plain, used), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    x, table, bias, targets = operands(N=5, items=4, D=3)
+    torch.autograd.gradcheck(lambda x, w, b: softmax_loss(x, w, targets, bias=b, block=2), (x, table, bias))
+
+
+def test_huge_scores_neither_overflow_nor_lose_the_target() -> None:
+    x = torch.tensor([[1e4], [-1e4]])
+    table = torch.tensor([[1.0], [-1.0]])
+    assert softmax_loss(x, table, torch.tensor([0, 1])) == 0
+    assert softmax_loss(x, table, torch.tensor([1, 0])) == 4e4
+
+
+def test_without_gradients_only_the_value_is_computed() -> None:
+    x, table, _, targets = operands()
+    with torch.no_grad():
+        value = softmax_loss(x, table, targets)
+    torch.testing.assert_close(value, softmax_loss(x, table, targets).detach())
+
+
+def test_half_precision_products_come_close_and_gradients_keep_the_weights_dtype() -> None:
+    x, table, _, targets = operands(dtype=torch.float32)
+    exact = torch.autograd.grad(softmax_loss(x, table, targets), (x, table))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = softmax_loss(x, table, targets)
+    for fast, full in zip(torch.autograd.grad(loss, (x, table)), exact, strict=True):
+        assert fast.dtype == torch.float32
+        assert (fast - full).norm() < 0.03 * full.norm()
+
+
+def test_memory_does_not_grow_with_tokens_times_items() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                self.numbers = max(self.numbers, found.numel())
+            return found
+
+    x, table, _, targets = operands(N=4000, items=1000, dtype=torch.float32)
+    with Largest() as largest:
+        softmax_loss(x, table, targets, block=64).backward()
+    assert largest.numbers == 64 * 1000

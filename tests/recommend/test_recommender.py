@@ -1,0 +1,158 @@
+"""The facade: recommendations for users and histories, filters, files that come back the same."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from support import tiny
+
+import prism
+from prism.errors import InputError
+from prism.recommend.recommender import Recommender
+
+FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
+
+
+@pytest.fixture(scope="module")
+def made() -> Recommender:
+    return Recommender.fit(tiny.log(), FAST, progress=False)
+
+
+def items(found: list) -> list:
+    return [one.item for one in found]
+
+
+def test_a_user_gets_what_the_same_history_gets(made: Recommender) -> None:
+    code = made.log.user_code(7)
+    events = slice(*made.log.offsets[code : code + 2])
+    history = made.log.item_ids[made.log.items[events]].tolist()
+    assert made.recommend(7) == made.recommend(history=history, times=made.log.times[events])
+    assert made.recommend(user="7") == made.recommend(7)
+
+
+def test_recommendations_are_the_best_scores_without_what_was_seen(made: Recommender) -> None:
+    found = made.recommend(history=[3, 4, 5], k=10)
+    assert len(found) == 10
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert not {3, 4, 5} & set(items(found))
+    assert len(made.recommend(history=[3, 4, 5], k=1000)) == made.model.items - 3
+    assert len(made.recommend(history=[3, 4, 5], k=1000, exclude_seen=False)) == made.model.items
+
+
+def test_allow_and_deny_lists_are_kept_to(made: Recommender) -> None:
+    assert set(items(made.recommend(history=[3], allow=[5, 6, 7], deny=[6, "no such"]))) == {5, 7}
+    with pytest.raises(InputError, match="no item of the allow-list is known"):
+        made.recommend(history=[3], allow=["no such"])
+
+
+def test_unknown_items_of_a_history_are_skipped_and_named(made: Recommender) -> None:
+    with pytest.warns(UserWarning, match="2 of 3 items of the history are unknown.*'x', 'y'"):
+        found = made.recommend(history=["x", 3, "y"])
+    assert found == made.recommend(history=[3])
+
+
+def test_an_empty_history_gets_recommendations_too(made: Recommender) -> None:
+    assert len(made.recommend(history=[])) == 10
+    assert items(made.recommend(history=[])) == items(made.session().recommend())
+
+
+def test_mistakes_are_answered_in_one_line(made: Recommender) -> None:
+    with pytest.raises(InputError, match=r"user 'nobody' is not in .*for someone new, give a history"):
+        made.recommend("nobody")
+    with pytest.raises(InputError, match="either a user of the log or a history"):
+        made.recommend()
+    with pytest.raises(InputError, match="k must be at least 1, got 0"):
+        made.recommend(history=[3], k=0)
+    with pytest.raises(InputError, match="times has 1 entries for a history of 2"):
+        made.recommend(history=[3, 4], times=[1])
+
+
+def test_all_users_at_once_get_what_each_gets_alone(made: Recommender, tmp_path: Path) -> None:
+    rows = made.recommend_all(tmp_path / "all.parquet", k=5, deny=[1])
+    frame = pl.read_parquet(tmp_path / "all.parquet")
+    assert frame.height == rows <= 5 * made.log.n_users
+    for user in (0, 17, 59):
+        part = frame.filter(pl.col("user") == user).sort("rank")
+        alone = made.recommend(user, k=5, deny=[1])
+        assert part["item"].to_list() == items(alone)
+        np.testing.assert_allclose(part["score"].to_numpy(), [one.score for one in alone], rtol=1e-4)
+
+
+def test_saved_and_loaded_it_is_the_same(made: Recommender, tmp_path: Path) -> None:
+    made.save(tmp_path / "run")
+    again = Recommender.load(tmp_path / "run")
+    assert again.config == made.config
+    assert again.recommend(7) == made.recommend(7)
+    assert again.evaluate().values["ndcg@10"].tolist() == made.evaluate().values["ndcg@10"].tolist()
+    assert not [file for file in (tmp_path / "run").rglob("*") if file.suffix in (".pt", ".bin", ".pkl")]
+
+
+def test_text_ids_and_names_come_back(made: Recommender, tmp_path: Path) -> None:
+    log = tiny.log()
+    named = replace(
+        log,
+        user_ids=np.array([f"u{n}" for n in range(log.n_users)], dtype=object),
+        item_ids=np.array([f"i{n}" for n in range(log.n_items)], dtype=object),
+        item_names=np.array([f"item number {n}" for n in range(log.n_items)], dtype=object),
+    )
+    Recommender.fit(named, FAST, out=tmp_path / "run", progress=False)
+    found = Recommender.load(tmp_path / "run").recommend("u3")
+    assert found[0].item.startswith("i")
+    assert found[0].name == "item number " + found[0].item[1:]
+
+
+def test_a_run_is_not_mixed_with_another(tmp_path: Path) -> None:
+    Recommender.fit(tiny.log(), FAST, out=tmp_path, progress=False)
+    with pytest.raises(InputError, match="holds another run: dim is 16 there and 32 here; choose another folder"):
+        Recommender.fit(tiny.log(), replace(FAST, dim=32), out=tmp_path, progress=False)
+    other = replace(tiny.log(), times=tiny.log().times + 1)
+    with pytest.raises(InputError, match="holds a run on other events"):
+        Recommender.fit(other, FAST, out=tmp_path, progress=False)
+
+
+def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is not a run: it has no config\.json"):
+        Recommender.load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file: give a folder"):
+        Recommender.fit(tiny.log(), FAST, out=tmp_path / "file", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mixer": "prizm"}, "unknown mixer 'prizm': did you mean 'prism'"),
+        ({"mixer_options": ("stepps=1",)}, "mixer 'prism' has no field 'stepps': did you mean 'steps'"),
+        ({"mixer_options": ("steps",)}, "mixer_options takes name=value, got 'steps'"),
+        ({"protocol": "leave-two-out"}, "unknown protocol 'leave-two-out': did you mean 'leave-one-out'"),
+        ({"cutoffs": ()}, "cutoffs is empty"),
+        ({"dropout": 1.0}, "dropout must be in"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_anything_is_read(fields: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(tiny.CONFIG, **fields)
+
+
+def test_a_config_survives_its_json() -> None:
+    config = replace(tiny.CONFIG, mixer_options=("steps=0", "keys=shared"), cutoffs=(5,))
+    assert type(config).from_json(config.to_json()) == config
+    assert config.model().backbone.mixers[0].steps == 0
+
+
+def test_the_package_offers_the_facade_without_importing_it() -> None:
+    assert prism.Recommender is Recommender
+    assert prism.read_log.__module__ == "prism.data.logs"
+    with pytest.raises(AttributeError, match="no attribute 'Recomender'"):
+        prism.Recomender  # noqa: B018
+
+
+def test_training_beats_chance_on_a_log_with_structure() -> None:
+    config = replace(tiny.CONFIG, cutoffs=(5,), train=replace(tiny.CONFIG.train, epochs=15, lr=0.01))
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        found = Recommender.fit(tiny.log(), config, progress=False).evaluate()
+    assert found["hit@5"] > 2 * 5 / 50

@@ -1,0 +1,91 @@
+"""Sessions: event by event the same answers as encoding the whole history, at a cost that does not grow."""
+
+import statistics
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support import tiny
+
+from prism.data.splits import split
+from prism.recommend.recommender import Recommender
+
+
+def untrained(mixer: str = "prism", **fields: object) -> Recommender:
+    config = replace(tiny.CONFIG, mixer=mixer, heads=2, **fields)
+    made = Recommender._untrained(split(tiny.log(), config.protocol), config)
+    made.model.double()
+    return made
+
+
+HISTORY = [3, 9, 4, 4, 31, 7, 12, 40, 3, 22]
+TIMES = [100, 100, 260, 5_000, 5_001, 90_000, 90_100, 91_000, 91_000, 10**6]
+
+
+@pytest.mark.parametrize("mixer", ["prism", "gated-deltanet", "linear-attention", "sasrec", "hstu"])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("begin", [0, 1, 6])
+def test_events_one_by_one_give_the_scores_of_the_whole_history(mixer: str, timed: bool, begin: int) -> None:
+    made = untrained(mixer, time_gaps=timed, query_time=timed)
+    session = made.session(history=HISTORY[:begin], times=TIMES[:begin])
+    for n in range(begin, len(HISTORY) + 1):
+        at = TIMES[n - 1] + 50 if n else 0
+        if n % 2:  # asking or not asking in between must not matter
+            ours = session.recommend(k=50, exclude_seen=False, at=at)
+            whole = made.recommend(history=HISTORY[:n], times=TIMES[:n], k=50, exclude_seen=False, at=at)
+            assert [one.item for one in ours] == [one.item for one in whole]
+            np.testing.assert_allclose([one.score for one in ours], [one.score for one in whole], rtol=1e-9, atol=1e-12)
+        if n < len(HISTORY):
+            session.update(HISTORY[n], TIMES[n])
+    assert session.length == len(HISTORY)
+
+
+def test_a_limited_context_slides_along() -> None:
+    made = untrained(context=4)
+    session = made.session(history=HISTORY[:2])
+    for item in HISTORY[2:]:
+        session.update(item)
+    assert [one.item for one in session.recommend()] == [one.item for one in made.recommend(history=HISTORY)]
+
+
+def test_a_session_of_a_user_starts_where_the_log_ends() -> None:
+    made = untrained()
+    assert [one.item for one in made.session(5).recommend()] == [one.item for one in made.recommend(5)]
+
+
+def test_an_item_taken_in_a_session_is_not_recommended_again() -> None:
+    session = untrained().session()
+    first = session.recommend()[0].item
+    session.update(first)
+    assert first not in [one.item for one in session.recommend(k=50)]
+
+
+def test_an_unknown_item_changes_nothing_and_is_named() -> None:
+    session = untrained().session(history=HISTORY)
+    before = session.recommend()
+    with pytest.warns(UserWarning, match="item 'zzz' is unknown to the model and was skipped"):
+        assert not session.update("zzz")
+    assert session.recommend() == before
+
+
+def test_an_event_costs_the_same_after_ten_events_and_after_ten_thousand() -> None:
+    made = untrained()
+    made.model.float()
+    rng = np.random.default_rng(0)
+    medians = {}
+    for length in (10, 10_000):
+        session = made.session(history=rng.integers(50, size=length).tolist())
+        clock = []
+        for item in rng.integers(50, size=60).tolist():
+            start = time.process_time()
+            session.update(item)
+            session.recommend()
+            clock.append(time.process_time() - start)
+        medians[length] = statistics.median(clock)
+    assert medians[10_000] < 2 * medians[10]
+    state = session._state
+    assert state is not None
+    assert sum(part.numel() for layer in state for part in layer) == made.model.backbone.state_size()
+    assert torch.isfinite(session.scores()).all()

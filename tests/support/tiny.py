@@ -1,0 +1,29 @@
+"""A recommender small enough to train in seconds, for tests that start processes of their own."""
+
+from pathlib import Path
+
+import torch
+
+from prism.data.log import Log
+from prism.data.synthetic import synthetic_log
+from prism.recommend.config import FitConfig
+from prism.recommend.recommender import Recommender
+from prism.tasks.recommendation import BatchConfig
+from prism.train.config import TrainConfig
+
+CONFIG = FitConfig(
+    dim=16,
+    layers=1,
+    protocol="leave-one-out",
+    batching=BatchConfig(batch=4, length=20),
+    train=TrainConfig(epochs=4, save_seconds=0, log_steps=3),
+)
+
+
+def log() -> Log:
+    return synthetic_log(60, 50, 1500)
+
+
+def fit(out: Path) -> None:
+    torch.set_num_threads(1)
+    Recommender.fit(log(), CONFIG, out=out, progress=False)

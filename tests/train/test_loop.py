@@ -1,0 +1,193 @@
+"""The loop on a toy task: it learns, stops early, resumes bit for bit, and refuses what is not finite."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.toy import Toy, net
+from torch import Tensor, nn
+
+from prism.errors import InputError
+from prism.train import checkpoints
+from prism.train.config import TrainConfig
+from prism.train.journal import read_journal
+from prism.train.loop import train
+from prism.train.optimiser import decays
+
+CONFIG = TrainConfig(epochs=3, lr=0.02, log_steps=2, seed=5)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [w.detach().clone() for w in model.parameters()]
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(map(torch.equal, a, b))
+
+
+def trained(out: Path | None = None, task: Toy | None = None, config: TrainConfig = CONFIG) -> nn.Module:
+    model = net()
+    train(model, task or Toy(), config, out=out, progress=False)
+    return model
+
+
+def stop_at(step: int) -> Toy:
+    """A task in whose loss number `step` somebody presses Ctrl-C."""
+    steps = iter(range(1, 1000))
+
+    def each(loss: Tensor) -> Tensor:
+        if next(steps) == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    return Toy(each)
+
+
+def test_training_lowers_the_monitored_error_and_returns_the_best_weights() -> None:
+    model = net()
+    before = Toy().evaluate(model.eval())["error"]
+    end = train(model, Toy(), replace(CONFIG, epochs=20), progress=False)
+    assert end.best is not None
+    assert end.best < 0.3 * before
+    assert Toy().evaluate(model.eval())["error"] == end.best == end.best_metrics["error"]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
+    assert equal(weights(trained()), weights(trained()))
+    assert not equal(weights(trained()), weights(trained(config=replace(CONFIG, seed=6))))
+
+
+def test_training_leaves_the_callers_generator_as_it_was() -> None:
+    model = net()
+    before = torch.get_rng_state()
+    train(model, Toy(), CONFIG, progress=False)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 13])
+def test_after_ctrl_c_the_same_call_continues_bit_for_bit(tmp_path: Path, step: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "a", stop_at(step))
+    saved = checkpoints.newest(tmp_path / "a", "last")
+    assert saved is not None
+    assert saved.name.endswith(f"step{step}")
+    resumed, undisturbed = trained(tmp_path / "a"), trained(tmp_path / "b")
+    assert equal(weights(resumed), weights(undisturbed))
+    last = [checkpoints.load_tensors(checkpoints.newest(tmp_path / x, "last"), "optimiser") for x in "ab"]
+    assert all(torch.equal(last[0][name], last[1][name]) for name in last[1])
+    logs = [read_journal(tmp_path / x / "log.jsonl") for x in "ab"]
+    for line in [*logs[0], *logs[1]]:
+        line.pop("tokens_per_second", None)
+    assert logs[0] == logs[1]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(net(), stop_at(4), CONFIG, out=tmp_path)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"stopped at step 4 of epoch 1; saved in {tmp_path}: the same command continues from there" in said
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    first = trained(tmp_path)
+    assert equal(weights(first), weights(trained(tmp_path, stop_at(1))))
+
+
+def test_accumulated_batches_give_the_gradient_of_the_joint_batch() -> None:
+    class Joined(Toy):
+        def batches(self, epoch: int) -> list[tuple[Tensor, Tensor]]:
+            parts = super().batches(epoch)
+            return [tuple(map(torch.cat, zip(*parts[n : n + 3], strict=True))) for n in range(0, 6, 3)]  # type: ignore
+
+    ends = []
+    for task, accumulate in ((Toy(count=6), 3), (Joined(count=6), 1)):
+        model = net().double()
+        model[1].p = 0.0
+        train(model, task, replace(CONFIG, accumulate=accumulate), progress=False)
+        ends.append(weights(model))
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_batch_and_checkpoint(tmp_path: Path) -> None:
+    steps = iter(range(1, 100))
+    bad = Toy(lambda loss: loss * float("nan") if next(steps) == 10 else loss)
+    with pytest.raises(InputError, match=r"the loss is nan at step 10 \(epoch 2, batch 2: 5 points\)") as error:
+        trained(tmp_path, bad)
+    assert str(checkpoints.newest(tmp_path, "last")) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights() -> None:
+    model = net()
+    before = weights(model)
+    with pytest.raises(InputError, match=r"the gradient's length is (nan|inf) at step 1"):
+        train(model, Toy(lambda loss: loss + (loss - loss.detach()) * 1e38 * 10), CONFIG, progress=False)
+    assert equal(before, weights(model))
+
+
+def test_training_stops_when_patience_runs_out_and_keeps_the_best() -> None:
+    class Worse(Toy):
+        def evaluate(self, model: nn.Module) -> dict[str, float]:
+            return {"error": 1.0}
+
+    end = train(net(), Worse(), replace(CONFIG, epochs=50, patience=3), progress=False)
+    assert (end.epoch, end.best_epoch) == (4, 0)
+
+
+def test_the_log_has_a_line_every_few_steps_and_one_an_evaluation(tmp_path: Path) -> None:
+    trained(tmp_path)
+    lines = read_journal(tmp_path / "log.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 7, 8, 10, 12, 14, 16, 18, 20, 21]
+    assert [line["epoch"] for line in lines if "valid/error" in line] == [1, 2, 3]
+    assert all(line["tokens_per_second"] > 0 for line in lines if "loss" in line)
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    trained(tmp_path, config=replace(CONFIG, tensorboard=True))
+    assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_the_rate_rises_to_its_peak_then_falls_along_a_cosine() -> None:
+    config = TrainConfig(lr=1.0, warmup=0.1, final_lr=0.2)
+    assert [round(config.rate(x), 6) for x in (0.0, 0.05, 0.1, 0.55, 1.0)] == [0.0, 0.5, 1.0, 0.6, 0.2]
+
+
+def test_embeddings_norms_and_biases_do_not_decay() -> None:
+    model = nn.ModuleDict({"a": nn.Embedding(3, 4), "b": nn.Linear(4, 4), "c": nn.LayerNorm(4), "d": nn.RMSNorm(4)})
+    model.gain_bias = nn.Parameter(torch.ones(2, 3))
+    assert decays(model) == {"b.weight"}
+
+
+def test_bfloat16_products_train_too() -> None:
+    error = Toy().evaluate(trained(config=replace(CONFIG, epochs=20, precision="bfloat16")).eval())["error"]
+    assert error < 0.3 * Toy().evaluate(net().eval())["error"]
+
+
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    trained(tmp_path)
+    with pytest.raises(InputError, match="is not a checkpoint of this model") as error:
+        train(nn.Linear(4, 1), Toy(), CONFIG, out=tmp_path, progress=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    trained(tmp_path)
+    found = checkpoints.newest(tmp_path, "last")
+    assert found is not None
+    (found / "model.safetensors").write_bytes(b"junk")
+    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+        trained(tmp_path)
+
+
+def test_only_the_newest_checkpoint_of_a_kind_stays(tmp_path: Path) -> None:
+    trained(tmp_path, config=replace(CONFIG, save_seconds=0))
+    assert len(list(tmp_path.glob("last-*"))) == len(list(tmp_path.glob("best-*"))) == 1
+    assert not list(tmp_path.glob(".*"))
+    facts = json.loads(next(tmp_path.glob("last-*/facts.json")).read_text())
+    assert facts["finished"]
