@@ -367,3 +367,9 @@ def test_the_fused_parts_are_not_for_half_precision_or_mixed_dtypes() -> None:
     assert fused.usable(x, None)
     assert not fused.usable(x.bfloat16())
     assert not fused.usable(x, x.double())
+
+
+def test_a_change_in_any_kernel_file_makes_the_cache_stale() -> None:
+    from prism.ops import cpu_compile, cpu_forward
+
+    assert cpu_forward.forward_range._cache._cache_file._source_stamp == cpu_compile._sources()

@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
 from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 from numba import extending, njit
@@ -20,10 +22,19 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
     """The cache is a directory next to the source or, where that is read-only, the user's; without either, none."""
     options = {"nogil": True, "fastmath": _FUSED, **_DIVISION, **options}
     try:
-        compiled: Callable[..., Any] = njit(unwrap(function), cache=True, **options)
+        compiled: Any = njit(unwrap(function), cache=True, **options)
+        # numba would compile anew only when the kernel's own file changes, not when one that it imports does
+        compiled._cache._cache_file._source_stamp = _sources()
     except RuntimeError:  # "cannot cache function …: no locator available"
         compiled = njit(unwrap(function), **options)
-    return compiled
+    return compiled  # type: ignore[no-any-return]
+
+
+@cache
+def _sources() -> str:
+    """A digest of every file that kernels are made of."""
+    files = sorted(Path(__file__).parent.glob("*cpu*.py"))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 # Called from Python, on any thread.
