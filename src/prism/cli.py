@@ -2,6 +2,9 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import partial, wraps
+from io import StringIO
 from typing import Any
 
 from prism import __version__
@@ -14,10 +17,12 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "fit": "prism.recommend.commands:fit",
         "evaluate": "prism.recommend.commands:evaluate",
         "recommend": "prism.recommend.commands:recommend",
+        "compare": "prism.recommend.compare:compare",
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",
         "bench model": "prism.bench.model:model",
         "bench decode": "prism.bench.decode:decode",
+        "lm train": "prism.recipes.language_train:train",
         "lm evaluate": "prism.recipes.language_commands:evaluate",
         "lm generate": "prism.recipes.language_commands:generate",
         "probe": "prism.recipes.probing:probe",
@@ -57,11 +62,34 @@ def _run(words: list[str]) -> None:
     for length in (2, 1):
         name = " ".join(words[:length])
         if len(words) >= length and name in COMMANDS:
-            import tyro
-
-            tyro.cli(COMMANDS[name], args=words[length:], prog=f"prism {name}")
+            _parsed(COMMANDS[name], words[length:], f"prism {name}")()
             return
     _explain(words)
+
+
+def _parsed(command: Callable[..., Any], words: list[str], prog: str) -> Callable[[], Any]:
+    """The command with its arguments read; a config that refuses a value does so in its own one line."""
+    import tyro
+
+    taken: list[Callable[[], Any]] = []
+
+    @wraps(command)
+    def take(*args: Any, **named: Any) -> None:
+        taken.append(partial(command, *args, **named))
+
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            tyro.cli(take, args=words, prog=prog)
+    except SystemExit as stop:
+        reason: BaseException | None = stop
+        while reason is not None and not isinstance(reason, InputError):
+            reason = reason.__context__
+        if reason is not None:
+            raise reason from None
+        sys.stderr.write(said.getvalue())
+        raise
+    return taken[0]
 
 
 def _explain(words: list[str]) -> None:

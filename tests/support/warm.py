@@ -7,4 +7,4 @@ from prism.data.splits import split
 from prism.recommend.recommender import Recommender
 
 torch.set_num_threads(1)
-Recommender._fit(split(tiny.log(), "leave-one-out"), tiny.CONFIG, None, progress=False)
+Recommender.fit_split(split(tiny.log(), "leave-one-out"), tiny.CONFIG, None, progress=False)

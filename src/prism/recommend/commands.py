@@ -44,7 +44,7 @@ def fit(
     main = os.environ.get("RANK", "0") == "0"
     if main:
         print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
-    recommender = Recommender._fit(divided, config, out, progress=True)
+    recommender = Recommender.fit_split(divided, config, out, progress=True)
     if main:
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
         print(f"next: prism evaluate {out} · prism recommend {out} --user {log.user_ids[0]}")

@@ -63,14 +63,15 @@ class Recommender:
         """
         config = _changed(config or FitConfig(), mixer, epochs, seed)
         log = source if isinstance(source, Log) else load_data(source)
-        return cls._fit(divide(log, config.protocol), config, None if out is None else Path(out), progress)
+        return cls.fit_split(divide(log, config.protocol), config, None if out is None else Path(out), progress)
 
     @classmethod
-    def _fit(
+    def fit_split(
         cls, split: Split, config: FitConfig, out: Path | None, progress: bool, *, store: bool = True
     ) -> "Recommender":
+        """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if out is not None and os.environ.get("RANK", "0") == "0":
-            _open_run(out, split, config, store)
+            open_run(out, split, config, store)
         recommender = cls._untrained(split, config)
         task = RecommendationTask(
             split=split,
@@ -182,7 +183,7 @@ class Recommender:
     def save(self, folder: str | Path) -> None:
         """Weights, config, items and events, so that `load` gives this again."""
         folder = Path(folder)
-        _open_run(folder, self.split, self.config, store=True)
+        open_run(folder, self.split, self.config, store=True)
         checkpoints.save(folder, "best", 0, {"model": self.model.state_dict()}, {})
 
     @classmethod
@@ -237,7 +238,7 @@ def _changed(config: FitConfig, mixer: str | None, epochs: int | None, seed: int
     return replace(config, mixer=config.mixer if mixer is None else mixer, train=schedule)
 
 
-def _open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
+def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
     """Makes the run's folder, or finds in it a run of the same config and events that can go on."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give a folder for the run")

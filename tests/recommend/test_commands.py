@@ -1,0 +1,73 @@
+"""The commands from a CSV to recommendations, and what they say to a mistake."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from support import tiny
+
+from prism import cli
+
+SIZE = ["--dim", "16", "--layers", "1"]
+SMALL = [*SIZE, "--batch", "8", "--length", "20", "--epochs", "1", "--protocol", "leave-one-out"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commands")
+    tiny.log().frame().write_csv(folder / "log.csv")
+    cli.main(["fit", str(folder / "log.csv"), "--out", str(folder / "run"), *SMALL])
+    return folder
+
+
+def test_a_run_is_evaluated_beside_the_simple_baselines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["evaluate", str(folder / "run")])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("prism", "popularity", "repeat-last", "item-knn", "ndcg@10", " queries; mean over events"))
+
+
+def test_recommendations_for_a_user_a_history_and_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(folder / "run")
+    cli.main(["recommend", run, "--user", "3", "--k", "4"])
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]) == 4
+    cli.main(["recommend", run, "--history", "3", "nothing", "--allow", "5", "6"])
+    shown = capsys.readouterr()
+    assert "prism: note: 1 of 2 items of the history are unknown to the model and were skipped: 'nothing'" in shown.err
+    assert len([line for line in shown.out.splitlines() if line.startswith("│")]) == 2
+    cli.main(["recommend", run, "--all", str(folder / "all.parquet"), "--k", "2"])
+    assert pl.read_parquet(folder / "all.parquet").columns == ["user", "rank", "item", "score"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fit nothing-here --out {0}/x", "'nothing-here' is neither a file nor a known data set"),
+        ("fit {0}/log.csv --out {0}/x --mixer prizm", "unknown mixer 'prizm': did you mean 'prism'?"),
+        ("fit {0}/log.csv --out {0}/x --lr 0", "lr must be above 0, got 0.0"),
+        ("fit {0}/log.csv --out {0}/run --dim 8", "run holds another run: dim is 16 there and 8 here (and 1 more)"),
+        ("evaluate {0}", "is not a run: it has no config.json"),
+        ("recommend {0}/run", "give one of --user U, --history A B C, --all OUT.parquet"),
+        ("recommend {0}/run --user nobody", "user 'nobody' is not in run"),
+        ("recommend {0}/run --user 3 --k 0", "k must be at least 1, got 0"),
+        ("compare {0}/log.csv --out {0}/x --mixers prism sasrek", "unknown mixer 'sasrek': did you mean 'sasrec'?"),
+        ("compare {0}/log.csv --out {0}/x --seeds 0", "seeds must be at least 1, got 0"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_code_2_and_leaves_nothing(
+    folder: Path, words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    given = words.format(folder).split()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(given + (SMALL[4:] if given[0] == "fit" else []))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (folder / "x").exists()
+
+
+def test_an_output_that_cannot_be_written_is_said_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["recommend", str(folder / "run"), "--all", str(folder / "log.csv" / "all.parquet")])
+    assert "cannot write" in capsys.readouterr().err
