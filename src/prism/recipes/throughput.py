@@ -23,5 +23,8 @@ def throughput(
         repeats: Steps of each, taken in turns; the median counts.
         out: Where results go: OUT.json and OUT.png.
     """
-    width = {"dim": 128, "layers": 2, "heads": 4} if scale == "cpu" else {"dim": 768, "layers": 12, "heads": 8}
-    model(sizes=SIZES[scale], mixers=STUDY, num_threads=num_threads, repeats=repeats, out=out, **width)
+    dim, layers, heads = (128, 2, 4) if scale == "cpu" else (768, 12, 8)
+    model(
+        sizes=SIZES[scale], mixers=STUDY, dim=dim, layers=layers, heads=heads, num_threads=num_threads,
+        repeats=repeats, out=out,
+    )  # fmt: skip
