@@ -118,10 +118,17 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.0f} Mflop a token forward · "
-            f"{self.training_bytes / 2**30:.2f} GiB of weights and optimiser + {self.activation_bytes / 2**30:.2f} GiB "
-            f"a sequence · state {self.state_bytes / 2**20:.1f} MiB · expected {duration(self.seconds)} of training"
+            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop a token forward · "
+            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} a sequence · "
+            f"state {_bytes(self.state_bytes)} · expected {duration(self.seconds)} of training"
         )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count / 2**10:.1f} KiB"
 
 
 def cost(config: PrismSequenceConfig, *, tokens: int = 2 * 10**9, context: int = 2048, rate: float) -> Cost:
