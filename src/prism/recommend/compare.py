@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,9 +111,9 @@ def mean_ranks(rows: list[Row], metrics: list[str]) -> list[float]:
     return [statistics.fmean(places) for places in ranks]
 
 
-def show_rows(title: str, rows: list[Row]) -> None:
-    """The paper's table: Hit and NDCG at each cut-off, MRR, AUC and the mean rank over them."""
-    metrics = list(rows[0].runs[0])
+def show_rows(title: str, rows: list[Row], *, columns: Sequence[str] | None = None) -> None:
+    """The paper's table: Hit and NDCG at each cut-off, MRR, AUC (or `columns`), and the mean rank over them."""
+    metrics = list(columns or rows[0].runs[0])
     cells = []
     for row, rank in zip(rows, mean_ranks(rows, metrics), strict=True):
         values = []

@@ -1,0 +1,114 @@
+"""`prism bench recommend`: what a recommender costs at a given size: training, evaluation, a live user."""
+
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from prism.bench.measure import threads
+from prism.config import at_least
+from prism.data.splits import split
+from prism.data.synthetic import synthetic_log
+from prism.recommend.config import FitConfig
+from prism.recommend.recommender import Recommender
+from prism.recommend.tables import show
+from prism.tasks.evaluation import evaluate
+from prism.tasks.recommendation import RecommendationTask
+from prism.tasks.scoring import ModelScorer
+from prism.train.loop import Loop
+
+Lines = list[list[str]]
+
+
+def recommend(
+    users: int = 6040,
+    items: int = 3706,
+    events: int = 1_000_209,
+    mixer: str = "prism",
+    dim: int = 64,
+    steps: int = 10,
+    queries: int = 6040,
+    lengths: tuple[int, ...] = (10, 100, 1000, 10_000),
+    num_threads: int = 1,
+) -> None:
+    """Time and memory of training steps, full-ranking evaluation and live sessions, on a made-up log of any size.
+
+    Args:
+        users: Users of the log; the default sizes are ML-1M's, Amazon-Books has 31103, 339960 and 3319359.
+        items: Items.
+        events: Events.
+        mixer: A name of `prism list`.
+        dim: Width of the model.
+        steps: Training steps that are timed, after two that are not.
+        queries: Test queries that are evaluated.
+        lengths: Events of history before a live user's first update.
+        num_threads: Torch threads.
+    """
+    at_least("steps", steps, 1)
+    at_least("queries", queries, 1)
+    config = FitConfig(mixer=mixer, dim=dim, protocol="leave-one-out")
+    rows: Lines = []
+    with threads(num_threads):
+        with _timed(rows, "make and divide the log"):
+            divided = split(synthetic_log(users, items, events), config.protocol)
+        made = Recommender._untrained(divided, config)
+        _training(rows, made, steps)
+        _evaluation(rows, made, queries)
+        _sessions(rows, made, lengths)
+    rows.append(["peak memory of the process", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB"])
+    show(f"{mixer}, D={dim}, {users:,} users, {items:,} items, {events:,} events", ["", "measured"], rows)
+
+
+def _training(rows: Lines, made: Recommender, steps: int) -> None:
+    config = made.config
+    task = RecommendationTask(split=made.split, batching=config.batching, objective=config.objective)
+    loop = Loop(made.model, task, config.train, Accelerator(cpu=not torch.cuda.is_available()))
+    batches = task.batches(0)
+    made.model.train()
+    clock, before = [], 0
+    for n in range(min(steps + 2, len(batches))):
+        start = time.perf_counter()
+        loop._update(batches)
+        if n >= 2:  # the first ones compile
+            clock.append(time.perf_counter() - start)
+        else:
+            before = loop.at.tokens
+    if clock:
+        rate = (loop.at.tokens - before) / sum(clock)
+        median = statistics.median(clock)
+        rows.append(["training step, median", f"{median * 1e3:.0f} ms, {rate:,.0f} tokens/s"])
+        rows.append([f"an epoch of {len(batches):,} steps", f"{median * len(batches):.0f} s"])
+
+
+def _evaluation(rows: Lines, made: Recommender, queries: int) -> None:
+    scorer, asked = ModelScorer(made.model, made.context), made.split.test[:queries]
+    with _timed(rows, f"encode {len(asked):,} histories"):
+        features = scorer.features(made.log, asked)
+    found = iter(features.split([len(part) for part in asked.blocks(1024)]))
+    with _timed(rows, "rank them among all items, beyond encoding"), torch.inference_mode():
+        evaluate(lambda log, part: made.model.scores(next(found)), made.log, asked, block=1024)
+
+
+def _sessions(rows: Lines, made: Recommender, lengths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for length in lengths:
+        session = made.session(history=made.log.item_ids[rng.integers(made.model.items, size=length)].tolist())
+        clock = []
+        for item in made.log.item_ids[rng.integers(made.model.items, size=200)].tolist():
+            start = time.perf_counter()
+            session.update(item)
+            session.recommend(10)
+            clock.append(time.perf_counter() - start)
+        rows.append([f"update + recommend after {length:,} events, median", f"{statistics.median(clock) * 1e3:.2f} ms"])
+
+
+@contextmanager
+def _timed(rows: Lines, what: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    rows.append([what, f"{time.perf_counter() - start:.2f} s"])
