@@ -119,16 +119,17 @@ def test_generating_past_4096_tokens_keeps_the_memory() -> None:
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_float32_is_within_its_rounding() -> None:
-    for mixer in MIXERS:
-        model, x, cache, found = model_of(mixer), tokens(1, 200), None, []
-        for t in range(x.shape[1]):
-            output = model(x[:, t : t + 1], past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            found.append(output.logits)
-        whole = model(x).logits
-        error = (torch.cat(found, 1) - whole).norm() / whole.norm()
-        assert error < 1e-4, (mixer, float(error))
+@pytest.mark.parametrize("mixer", list(MIXERS))
+def test_in_float32_the_cache_rounds_no_worse_than_the_whole(mixer: str) -> None:
+    model, x, cache, found = model_of(mixer), tokens(1, 128), None, []
+    for t in range(x.shape[1]):
+        output = model(x[:, t : t + 1], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        found.append(output.logits)
+    whole = model(x).logits
+    exact = model.double()(x).logits
+    stepped, at_once = ((y - exact).norm() / exact.norm() for y in (torch.cat(found, 1), whole))
+    assert stepped < 5 * max(float(at_once), 2e-7)  # ATLAS amplifies rounding a thousandfold, the others do not
 
 
 LOADER = """
