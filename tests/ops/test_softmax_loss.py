@@ -14,28 +14,30 @@ def operands(N: int = 37, items: int = 23, D: int = 8, dtype: torch.dtype = torc
     return x, table, bias, torch.randint(items, (N,))
 
 
-@pytest.mark.parametrize("block", [1, 5, 37, 100, None])
+@pytest.mark.parametrize("tile", [(1, 23), (5, 23), (100, 23), (1, 1), (5, 4), (37, 22), None])
 @pytest.mark.parametrize("biased", [False, True])
-def test_values_and_gradients_are_those_of_cross_entropy(block: int | None, biased: bool) -> None:
+def test_values_and_gradients_are_those_of_cross_entropy(tile: tuple[int, int] | None, biased: bool) -> None:
     x, table, bias, targets = operands()
     used = (x, table, bias) if biased else (x, table)
-    ours = softmax_loss(x, table, targets, bias=bias if biased else None, block=block)
+    ours = softmax_loss(x, table, targets, bias=bias if biased else None, tile=tile)
     plain = F.cross_entropy(x @ table.T + (bias if biased else 0), targets, reduction="sum")
     torch.testing.assert_close(ours, plain)
     for mine, theirs in zip(torch.autograd.grad(3 * ours, used), torch.autograd.grad(3 * plain, used), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
-def test_gradients_agree_with_finite_differences() -> None:
+@pytest.mark.parametrize("tile", [(2, 4), (2, 3)])
+def test_gradients_agree_with_finite_differences(tile: tuple[int, int]) -> None:
     x, table, bias, targets = operands(N=5, items=4, D=3)
-    torch.autograd.gradcheck(lambda x, w, b: softmax_loss(x, w, targets, bias=b, block=2), (x, table, bias))
+    torch.autograd.gradcheck(lambda x, w, b: softmax_loss(x, w, targets, bias=b, tile=tile), (x, table, bias))
 
 
-def test_huge_scores_neither_overflow_nor_lose_the_target() -> None:
+@pytest.mark.parametrize("tile", [(2, 2), (1, 1)])
+def test_huge_scores_neither_overflow_nor_lose_the_target(tile: tuple[int, int]) -> None:
     x = torch.tensor([[1e4], [-1e4]])
     table = torch.tensor([[1.0], [-1.0]])
-    assert softmax_loss(x, table, torch.tensor([0, 1])) == 0
-    assert softmax_loss(x, table, torch.tensor([1, 0])) == 4e4
+    assert softmax_loss(x, table, torch.tensor([0, 1]), tile=tile) == 0
+    assert softmax_loss(x, table, torch.tensor([1, 0]), tile=tile) == 4e4
 
 
 def test_without_gradients_only_the_value_is_computed() -> None:
@@ -43,6 +45,12 @@ def test_without_gradients_only_the_value_is_computed() -> None:
     with torch.no_grad():
         value = softmax_loss(x, table, targets)
     torch.testing.assert_close(value, softmax_loss(x, table, targets).detach())
+
+
+def test_a_catalogue_too_large_for_the_cache_is_cut_into_tiles() -> None:
+    x, table, _, targets = operands(N=3, items=20_000, D=2)
+    plain = F.cross_entropy(x @ table.T, targets, reduction="sum")
+    torch.testing.assert_close(softmax_loss(x, table, targets), plain)
 
 
 def test_half_precision_products_come_close_and_gradients_keep_the_weights_dtype() -> None:
@@ -68,6 +76,7 @@ def test_memory_does_not_grow_with_tokens_times_items() -> None:
             return found
 
     x, table, _, targets = operands(N=4000, items=1000, dtype=torch.float32)
-    with Largest() as largest:
-        softmax_loss(x, table, targets, block=64).backward()
-    assert largest.numbers == 64 * 1000
+    for tile in ((64, 1000), (256, 200)):
+        with Largest() as largest:
+            softmax_loss(x, table, targets, tile=tile).backward()
+        assert largest.numbers == tile[0] * tile[1]

@@ -12,8 +12,8 @@ from prism.data.splits import Queries
 from prism.models.recommender import RecommenderModel
 from prism.tasks.histories import pack
 
-# Tokens encoded at once: bounds the memory of long histories.
-BLOCK_TOKENS = 1 << 15
+# Tokens encoded at once: bounds the memory of long histories, and suits the cache.
+BLOCK_TOKENS = 1 << 13
 
 
 @dataclass(frozen=True)

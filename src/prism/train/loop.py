@@ -117,8 +117,9 @@ class Loop:
         norm = scale_gradients(self.bare.parameters(), world / count, config.clip)
         if not isfinite(norm):
             self._refuse(f"the gradient's length is {norm}", batches, group)
+        middle = (group.start + group.stop) / 2  # neither the first nor the last step should have a rate of 0
         for settings in self.optimiser.param_groups:
-            settings["lr"] = config.rate((at.epoch + (group.stop / len(batches))) / config.epochs)
+            settings["lr"] = config.rate((at.epoch + middle / len(batches)) / config.epochs)
         self.optimiser.step()
         self.at = at.stepped(len(group), loss, int(count))
 
