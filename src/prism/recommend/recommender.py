@@ -70,6 +70,8 @@ class Recommender:
         cls, split: Split, config: FitConfig, out: Path | None, progress: bool, *, store: bool = True
     ) -> "Recommender":
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
+        if not len(split.valid):
+            raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
         if out is not None and os.environ.get("RANK", "0") == "0":
             open_run(out, split, config, store)
         recommender = cls._untrained(split, config)

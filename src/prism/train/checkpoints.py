@@ -31,6 +31,8 @@ def save(folder: Path, kind: str, step: int, tensors: Mapping[str, Mapping[str, 
             {key: value.detach().cpu().contiguous() for key, value in values.items()}, part / f"{name}.safetensors"
         )
     (part / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    for file in part.iterdir():
+        file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
     for file in [*part.iterdir(), part]:
         _flush(file)
     os.replace(part, target)

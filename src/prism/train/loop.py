@@ -88,15 +88,15 @@ class Loop:
             raise InputError("there is nothing to train on: the task has no batches")
         self.model.train()
         while self.at.batch < len(batches):
-            self._update(batches)
-            self._report(len(batches))
+            tokens = self._update(batches)
+            self._report(len(batches), tokens)
             self._stop_if(interrupt)
             if time.monotonic() - self.clock >= self.config.save_seconds:
                 self._save()
         self._end_epoch()
 
-    def _update(self, batches: Sequence[Any]) -> None:
-        """One step of the optimiser, on `accumulate` batches for each process."""
+    def _update(self, batches: Sequence[Any]) -> int:
+        """One step of the optimiser, on `accumulate` batches for each process; gives its tokens."""
         config, at, world = self.config, self.at, self.accelerator.num_processes
         _seed(config.seed, self.accelerator.process_index, at.step)
         self.optimiser.zero_grad(set_to_none=True)
@@ -122,6 +122,7 @@ class Loop:
             settings["lr"] = config.rate((at.epoch + middle / len(batches)) / config.epochs)
         self.optimiser.step()
         self.at = at.stepped(len(group), loss, int(count))
+        return int(count)
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
@@ -139,10 +140,10 @@ class Loop:
             f"{good}; try a smaller lr, now {self.config.lr}"
         )
 
-    def _report(self, batches: int) -> None:
+    def _report(self, batches: int, tokens: int) -> None:
         at = self.at
         done = at.epoch + at.batch / batches
-        self.display.step(done, at.epoch, at.mean_loss, at.loss_count if at.step == 1 else at.tokens // at.step)
+        self.display.step(done, at.epoch, at.mean_loss, tokens)
         if at.step % self.config.log_steps and at.batch < batches:
             return
         seconds = time.monotonic() - self.log_clock
