@@ -14,6 +14,7 @@ from prism.registry import Registry
 COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
+        "demo": "prism.recipes.demo:demo",
         "fit": "prism.recommend.commands:fit",
         "evaluate": "prism.recommend.commands:evaluate",
         "recommend": "prism.recommend.commands:recommend",
@@ -116,13 +117,20 @@ def _overview(names: list[str]) -> str:
 
 
 def list_names() -> None:
-    """Mixers and everything else that is chosen by name."""
+    """Mixers, probes, data sets and tables of the paper: everything that is chosen by name."""
+    from prism.data.catalogue import KNOWN
+
     for heading, place in LISTS.items():
         registry: Registry[Any] = Registry("list", {heading: place})[heading]
-        width = max(len(name) for name in registry)
-        print(f"{heading}:")
-        for name in registry:
-            print(f"  {name:<{width}}  {registry.summary(name)}")
+        _show(heading, {name: registry.summary(name) for name in registry})
+    _show("data sets", {name: known.about for name, known in KNOWN.items()})
+    tables = [name for name in COMMANDS if name.startswith("paper ")]
+    _show("tables and figures of the paper", {f"prism {name}": COMMANDS.summary(name) for name in tables})
+
+
+def _show(heading: str, lines: dict[str, str]) -> None:
+    width = max(map(len, lines))
+    print(f"{heading}:", *(f"  {name:<{width}}  {line}" for name, line in lines.items()), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,63 +1,20 @@
-"""Data sets by name, where to get them, and the paper's statistics of its four."""
+"""Logs by the name of a known data set or from any source, and their statistics beside the paper's."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prism.data import readers, reviews
+from prism.data.catalogue import KNOWN, Known, Reader, Statistics
 from prism.data.log import Log
 from prism.data.logs import read_log
 from prism.data.places import Place, locate
 from prism.errors import InputError, suggest
 
-GROUPLENS = "https://grouplens.org/datasets/movielens/"
-AMAZON = "https://jmcauley.ucsd.edu/data/amazon/ (2014; 2018 and 2023 are read too)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
-    """One row of the paper's table of data sets."""
-
-    users: int
-    items: int
-    events: int
-
-    @property
-    def average_length(self) -> float:
-        return self.events / self.users
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """A data set that has a name."""
-
-    about: str
-    home: str | None = None
-    """Where to download it; None: it ships with prism."""
-    read: Callable[[Place, str], Log] | None = None
-    min_user_events: int = 1
-    """The paper's filter, where it has one."""
-    paper: Statistics | None = None
-
-
-def _paper(about: str, home: str, read: Callable[[Place, str], Log], *counts: int) -> Known:
-    users, items, events = counts
-    paper = Statistics(users=users, items=items, events=events)
-    return Known(about=about, home=home, read=read, min_user_events=40, paper=paper)
-
-
-KNOWN: dict[str, Known] = {
-    "online-retail": Known(about="purchases of an online shop, 2010-2011; ships with prism"),
-    "ml-100k": Known(about="100,000 film ratings", home=GROUPLENS + "100k/", read=readers.movielens),
-    "ml-1m": Known(about="1 million film ratings", home=GROUPLENS + "1m/", read=readers.movielens),
-    "ml-10m": Known(about="10 million film ratings", home=GROUPLENS + "10m/", read=readers.movielens),
-    "ml-20m": Known(about="20 million film ratings", home=GROUPLENS + "20m/", read=readers.movielens),
-    "ml-25m": Known(about="25 million film ratings", home=GROUPLENS + "25m/", read=readers.movielens),
-    "amazon-books": _paper("the paper's Amazon_Books", AMAZON, reviews.amazon, 31_103, 339_960, 3_319_359),
-    "amazon-movies": _paper("the paper's Amazon_Movies", AMAZON, reviews.amazon, 9_429, 58_636, 1_142_976),
-    "amazon-electronics": _paper("the paper's Amazon_Elecs", AMAZON, reviews.amazon, 1_869, 33_135, 123_147),
-    "yelp": _paper("the paper's Yelp", "https://www.yelp.com/dataset", reviews.yelp, 17_233, 126_829, 1_605_608),
+READERS: dict[Reader, Callable[[Place, str], Log]] = {
+    "movielens": readers.movielens,
+    "amazon": reviews.amazon,
+    "yelp": reviews.yelp,
 }
 
 
@@ -103,10 +60,10 @@ def statistics_table(log: Log) -> str:
 
 
 def _read_known(name: str, known: Known, folder: str | Path | None) -> Log:
-    if known.read is None or known.home is None:
+    if known.reader is None or known.home is None:
         return readers.online_retail()
     place = locate(name, known.home, folder)
-    return readers.recbole(place, name) if place.names("*.inter") else known.read(place, name)
+    return readers.recbole(place, name) if place.names("*.inter") else READERS[known.reader](place, name)
 
 
 def _is_atomic(path: Path) -> bool:

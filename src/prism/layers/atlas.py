@@ -66,7 +66,7 @@ class Features(nn.Module):
 
 
 class Atlas(Mixer):
-    """The memory of ATLAS."""
+    """ATLAS: a memory trained on a window of tokens at once, its steps orthogonalised."""
 
     Config = AtlasConfig
     parallel = False

@@ -30,7 +30,7 @@ class AttentionConfig(MixerConfig):
 
 
 class Attention(Mixer):
-    """Every token sees all before it; memory and time a token grow with the sequence."""
+    """Transformer++ attention with rotary positions: memory and time a token grow with the sequence."""
 
     Config = AttentionConfig
 

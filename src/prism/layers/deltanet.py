@@ -37,7 +37,7 @@ class DeltaNetConfig(MixerConfig):
 
 
 class DeltaNet(Memory):
-    """The rank-1 delta rule. Its relatives differ in `write`, and in which scalars and gate they project."""
+    """DeltaNet: the rank-1 delta rule. Its relatives differ in `write`, and in the scalars and gate they project."""
 
     Config = DeltaNetConfig
     scalars: ClassVar[tuple[str, ...]] = ("beta",)
@@ -108,7 +108,7 @@ class GatedDeltaNetConfig(DeltaNetConfig):
 
 
 class GatedDeltaNet(DeltaNet):
-    """The delta rule with α = exp(−e^A softplus(Wx + b))."""
+    """Gated DeltaNet: the delta rule with α = exp(−e^A softplus(Wx + b))."""
 
     Config = GatedDeltaNetConfig
     scalars: ClassVar[tuple[str, ...]] = ("beta", "decay")

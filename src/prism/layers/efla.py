@@ -33,7 +33,7 @@ class EflaConfig(DeltaNetConfig):
 
 
 class Efla(DeltaNet):
-    """DeltaNet's differential equation solved over a time β: keys keep their length, which says how much to learn."""
+    """EFLA: DeltaNet's differential equation solved over a time β; a key's length says how much to learn."""
 
     Config = EflaConfig
     config: EflaConfig

@@ -40,7 +40,7 @@ class GatedLinearAttentionConfig(MixerConfig):
 
 
 class GatedLinearAttention(Memory):
-    """Accumulation with a decay a channel; no convolution, no erasure."""
+    """Gated linear attention: accumulation with a decay a channel; no convolution, no erasure."""
 
     Config = GatedLinearAttentionConfig
 

@@ -39,7 +39,7 @@ class GatedSlotAttentionConfig(MixerConfig):
 
 
 class GatedSlotAttention(Paced):
-    """A softmax over m slots. The transposed slots are states of `gated_rule`, whose key is 1 − f: two passes of it.
+    """Gated slot attention: a softmax over m slots, two passes of `gated_rule` whose key is 1 − f.
 
     The first reads K̃ q from the value side, one number a slot; the second reads Ṽᵀ with their softmax.
     """

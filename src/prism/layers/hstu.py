@@ -41,7 +41,7 @@ class HstuConfig(MixerConfig):
 
 
 class Hstu(Mixer):
-    """Attention without a softmax, gated, with biases by distance and by time; no feed-forward."""
+    """HSTU's block: attention without a softmax, gated, with biases by distance and by time; no feed-forward."""
 
     Config = HstuConfig
     whole_block = True

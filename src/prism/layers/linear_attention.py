@@ -24,7 +24,7 @@ class LinearAttentionConfig(MixerConfig):
 
 
 class LinearAttention(Mixer):
-    """Pure accumulation. The normaliser z is one more row of S, written with v = 1."""
+    """Linear attention: pure accumulation; the normaliser z is one more row of S, written with v = 1."""
 
     Config = LinearAttentionConfig
 

@@ -35,7 +35,7 @@ class Mamba2Config(MixerConfig):
 
 
 class Mamba2(Paced):
-    """The state-space dual form: a scalar decay a head and nothing erased."""
+    """Mamba-2: the state-space dual form, a scalar decay a head and nothing erased."""
 
     Config = Mamba2Config
 

@@ -84,7 +84,7 @@ class Routes(NamedTuple):
 
 
 class MixtureOfMemories(Mixer):
-    """One mixer's weights, but each memory has its own maps to what is written, and its own state."""
+    """Mixture of memories: a router picks memories, each with its own maps to what is written and its own state."""
 
     Config: ClassVar[type[MixerConfig]] = MomConfig
 
@@ -191,6 +191,6 @@ class MixtureOfMemories(Mixer):
 
 
 class PrismMixtureOfMemories(MixtureOfMemories):
-    """PRISM in every memory."""
+    """Mixture of memories with PRISM in every one: the hybrid of the paper's discussion."""
 
     Config = PrismMomConfig

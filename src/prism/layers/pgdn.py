@@ -31,7 +31,7 @@ class PgdnConfig(GatedDeltaNetConfig):
 
 
 class Pgdn(GatedDeltaNet):
-    """Channels that saw much energy lately are written less, quiet ones more."""
+    """Preconditioned Gated DeltaNet: channels that saw much energy lately are written less, quiet ones more."""
 
     Config = PgdnConfig
     config: PgdnConfig

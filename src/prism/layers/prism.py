@@ -77,7 +77,7 @@ class PrismConfig(MixerConfig):
 
 
 class Prism(Memory):
-    """The paper's layer (Algorithm 1)."""
+    """PRISM (Algorithm 1): Gated DeltaNet's forgetting, a write of rank L from L refinement steps."""
 
     Config = PrismConfig
 

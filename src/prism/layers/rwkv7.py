@@ -41,7 +41,7 @@ class RWKV7Config(MixerConfig):
 
 
 class RWKV7(Paced):
-    """A decay a channel, an erasure along κ̂ at a rate a channel, a bonus for the current token."""
+    """RWKV-7: a decay a channel, an erasure along κ̂ at a rate a channel, a bonus for the current token."""
 
     Config = RWKV7Config
     # How far the mix of a token with the one before bends along the channels: what the published first layer has.

@@ -29,7 +29,7 @@ class SasrecConfig(MixerConfig):
 
 
 class Sasrec(Mixer):
-    """Norms come first and the residual branches start behind them, as in the authors' code."""
+    """SASRec's block: norms come first and the residual branches start behind them, as in the authors' code."""
 
     Config = SasrecConfig
     whole_block = True

@@ -45,7 +45,7 @@ class TitansConfig(MixerConfig):
 
 
 class Titans(Mixer):
-    """The contextual memory of Titans, without its attention branch."""
+    """Titans' neural memory, trained on each token with momentum and forgetting; without the attention branch."""
 
     Config = TitansConfig
     parallel = False

@@ -131,7 +131,7 @@ def _rotate(x: Float[Tensor, "B T H d"], turns: Float[Tensor, "2 B T 1 h"]) -> F
 
 
 class TTTLinear(TTT):
-    """The inner model is f(x) = x W + c."""
+    """Test-time training, the inner model f(x) = x W + c."""
 
     Config = TTTLinearConfig
 
@@ -141,7 +141,7 @@ class TTTLinear(TTT):
 
 
 class TTTMLP(TTT):
-    """The inner model is f(x) = gelu(x W_1 + c_1) W_2 + c_2."""
+    """Test-time training, the inner model f(x) = gelu(x W_1 + c_1) W_2 + c_2."""
 
     Config = TTTMLPConfig
 

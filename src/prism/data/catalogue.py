@@ -1,0 +1,54 @@
+"""Data sets by name: what each is, where to get it, who reads it, and the paper's statistics of its four."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Reader = Literal["movielens", "amazon", "yelp"]
+GROUPLENS = "https://grouplens.org/datasets/movielens/"
+AMAZON = "https://jmcauley.ucsd.edu/data/amazon/ (2014; 2018 and 2023 are read too)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """One row of the paper's table of data sets."""
+
+    users: int
+    items: int
+    events: int
+
+    @property
+    def average_length(self) -> float:
+        return self.events / self.users
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A data set that has a name."""
+
+    about: str
+    home: str | None = None
+    """Where to download it; None: it ships with prism."""
+    reader: Reader | None = None
+    min_user_events: int = 1
+    """The paper's filter, where it has one."""
+    paper: Statistics | None = None
+
+
+def _paper(about: str, home: str, reader: Reader, *counts: int) -> Known:
+    users, items, events = counts
+    paper = Statistics(users=users, items=items, events=events)
+    return Known(about=about, home=home, reader=reader, min_user_events=40, paper=paper)
+
+
+KNOWN: dict[str, Known] = {
+    "online-retail": Known(about="purchases of an online shop, 2010-2011; ships with prism"),
+    "ml-100k": Known(about="100,000 film ratings", home=GROUPLENS + "100k/", reader="movielens"),
+    "ml-1m": Known(about="1 million film ratings", home=GROUPLENS + "1m/", reader="movielens"),
+    "ml-10m": Known(about="10 million film ratings", home=GROUPLENS + "10m/", reader="movielens"),
+    "ml-20m": Known(about="20 million film ratings", home=GROUPLENS + "20m/", reader="movielens"),
+    "ml-25m": Known(about="25 million film ratings", home=GROUPLENS + "25m/", reader="movielens"),
+    "amazon-books": _paper("the paper's Amazon_Books", AMAZON, "amazon", 31_103, 339_960, 3_319_359),
+    "amazon-movies": _paper("the paper's Amazon_Movies", AMAZON, "amazon", 9_429, 58_636, 1_142_976),
+    "amazon-electronics": _paper("the paper's Amazon_Elecs", AMAZON, "amazon", 1_869, 33_135, 123_147),
+    "yelp": _paper("the paper's Yelp", "https://www.yelp.com/dataset", "yelp", 17_233, 126_829, 1_605_608),
+}
