@@ -1,16 +1,19 @@
-# `make test` and `make check` are the whole interface; both set up .venv on a fresh machine.
+# `make demo`, `make test` and `make check` are the whole interface; each sets up .venv on a fresh machine.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: check test slow format clean
+.PHONY: demo check test slow format clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prism needs Python 3.11 or newer, $(PYTHON) is older: make PYTHON=/path/to/python")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm,dev]'
 	touch $@
+
+demo: $(READY)
+	$(BIN)/prism demo
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -19,7 +22,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not gpu"
 
 slow: $(READY)
 	$(BIN)/python -m pytest -q -m "slow and not gpu"
