@@ -66,7 +66,7 @@ class ProbeModel(nn.Module):
 class ProbeTraining:
     """How a probe is trained, the same for every mixer and task."""
 
-    steps: int = 2000
+    steps: int = 3000
     """Updates at most."""
     batch: int = 64
     """Examples an update, all of them new."""
