@@ -44,13 +44,12 @@ def pack(
     known = log.items[event] < items
     event, sequence = event[known], sequence[known]
     limits = np.concatenate([[0], np.cumsum(np.bincount(sequence, minlength=len(starts)) + 1)])
-    first = limits[:-1]
-    at = np.full(limits[-1], -1)
+    first, at = limits[:-1], np.full(limits[-1], -1)
     is_event = np.ones(len(at), dtype=bool)
     is_event[first] = False
     at[is_event] = event
     tokens = np.where(is_event, log.items[at], items).astype(np.int64)
-    times = _token_times(log.times[at], is_event, limits, asked)
+    times = _token_times(log.times[at], limits, asked)
     since = np.diff(times[:, 0], prepend=0)
     since[first] = -1
     since[first[np.diff(limits) > 1] + 1] = -1
@@ -60,7 +59,7 @@ def pack(
     return Packed(events, torch.from_numpy(limits)), at
 
 
-def _token_times(when: Ints, is_event: np.ndarray, limits: Ints, asked: Ints | None) -> Ints:
+def _token_times(when: Ints, limits: Ints, asked: Ints | None) -> Ints:
     """[T, 2]: when each token happened and when the next one does; a start token shares its first event's time."""
     first, last = limits[:-1], limits[1:] - 1
     empty = first == last
