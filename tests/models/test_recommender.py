@@ -23,7 +23,7 @@ def events(length: int = 12) -> Events:
 @pytest.mark.parametrize("mixer", ["prism", "gated-deltanet", "sasrec", "hstu"])
 @pytest.mark.parametrize("timed", [False, True])
 def test_steps_repeated_equal_one_encoding(mixer: str, timed: bool) -> None:
-    net, seen = model(mixer, time_gaps=timed, query_time=timed, item_bias=True), events()
+    net, seen = model(mixer, time_gaps=timed, query_time=timed, item_bias=True, projection=timed), events()
     whole, _ = net.encode(seen, torch.tensor([0, 12]))
     state = None
     for t in range(12):

@@ -1,4 +1,4 @@
-"""The recommender: item embedding (+ time gaps) → backbone → score_i = features · table_i (+ b_i), tied tables."""
+"""The recommender: item embedding (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), tied tables."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,6 +44,8 @@ class RecommenderConfig:
     """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
     item_bias: bool = False
     """A learned offset of each item's score."""
+    projection: bool = False
+    """A learned map of the features before they meet the table. Without it the latest item is drawn to itself."""
 
     def build(self, items: int) -> "RecommenderModel":
         """A model of so many items, its weights drawn from torch's generator."""
@@ -62,6 +64,7 @@ class RecommenderModel(nn.Module):
         self.since = nn.Embedding(GAP_BUCKETS + 1, dim) if config.time_gaps else None
         self.until = nn.Embedding(GAP_BUCKETS + 1, dim) if config.query_time else None
         self.bias = nn.Parameter(torch.zeros(items)) if config.item_bias else None
+        self.projection = nn.Linear(dim, dim, bias=False) if config.projection else None
         initialise(self)
         # positions bring a dropout of their own
         self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
@@ -93,16 +96,20 @@ class RecommenderModel(nn.Module):
     ) -> tuple[Float[Tensor, "T D"], ModelState]:
         """Packed sequences, each from its state: features after every token, and the states after the last."""
         x, state = self.backbone(self._embed(events)[None], state, cu_seqlens, events.times[None])
-        return x[0], state
+        return self._project(x[0]), state
 
     def step(self, events: Events, state: ModelState | None) -> tuple[Float[Tensor, "N D"], ModelState]:
         """One event of every sequence."""
-        return self.backbone.step(self._embed(events), state, events.times)
+        x, state = self.backbone.step(self._embed(events), state, events.times)
+        return self._project(x), state
 
     def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N I"]:
         """A score for every item."""
         scores = features @ self.table.T
         return scores if self.bias is None else scores + self.bias
+
+    def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        return x if self.projection is None else self.projection(x)
 
     def _embed(self, events: Events) -> Float[Tensor, "*tokens D"]:
         x = self.embedding(events.items)

@@ -39,11 +39,13 @@ METRIC = "ndcg@10"
 CONFIG = FitConfig(
     dim=64,
     layers=1,
+    dropout=0.1,
     time_gaps=True,
     query_time=True,
+    projection=True,
     cutoffs=(10, 50),
     batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),
-    train=TrainConfig(epochs=2, lr=3e-3, patience=10),
+    train=TrainConfig(epochs=3, lr=3e-3, patience=10),
 )
 SECONDS = "seconds.json"
 

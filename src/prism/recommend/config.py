@@ -41,6 +41,8 @@ class FitConfig:
     """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
     item_bias: bool = False
     """A learned offset of each item's score."""
+    projection: bool = False
+    """A learned map before the item table; helps where what was just taken is not taken again at once."""
     protocol: str = "global-time"
     """How events are divided: global-time, leave-one-out, or paper."""
     cutoffs: tuple[int, ...] = CUTOFFS
@@ -72,7 +74,11 @@ class FitConfig:
             dropout=self.dropout,
         )
         return RecommenderConfig(
-            backbone=backbone, time_gaps=self.time_gaps, query_time=self.query_time, item_bias=self.item_bias
+            backbone=backbone,
+            time_gaps=self.time_gaps,
+            query_time=self.query_time,
+            item_bias=self.item_bias,
+            projection=self.projection,
         )
 
     def _mixer_fields(self) -> dict[str, Any]:
