@@ -31,7 +31,7 @@ class ProbeSettings:
     dim: int = 16
     """Width D of the logic and control tasks."""
     memory_dim: int = 32
-    """Width D of the memory tasks: at 16 nobody learns MQAR in the budget (docs/probing.md)."""
+    """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
     layers: int = 2
     """Blocks."""
     heads: int = 2

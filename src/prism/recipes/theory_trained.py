@@ -41,11 +41,14 @@ class Tokens(NamedTuple):
 
 
 def trained_layers(
-    steps: int, *, task: str = "modular-addition", updates: int = 500, length: int = 32, seed: int = 0
+    steps: int, *, task: str = "palindrome", updates: int = 1500, length: int = 16, seed: int = 0
 ) -> tuple[list[Tokens], float]:
-    """The layers of a probe model of depth L = `steps` after so many updates, on 16 test sequences; its accuracy."""
+    """The layers of a probe model of depth L = `steps`, trained until solved or for `updates`; its accuracy.
+
+    They are seen on 16 test sequences.
+    """
     probe = PROBES[task](length=length)
-    training = ProbeTraining(steps=max(updates, 1), every=max(updates, 1), lr=ProbeTraining.lr if updates else 1e-12)
+    training = ProbeTraining(steps=max(updates, 1), every=50, lr=ProbeTraining.lr if updates else 1e-12)
     config = ProbeModelConfig(mixer=PrismConfig(heads=2, steps=steps))
     result, net = run_probe(probe, config, training, seed=seed)
     inputs: list[Tensor] = []
