@@ -54,15 +54,16 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def in_turns(jobs: dict[str, Job], repeats: int, patience: float = 20.0) -> dict[str, list[float]]:
+def in_turns(jobs: dict[str, Job], repeats: int, patience: float = 8.0) -> dict[str, list[float]]:
     """Seconds of each job over the repeats, one repeat of all jobs after the other so that drift hits all alike.
 
     A job that has used up `patience` seconds is repeated no further.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for name, job in jobs.items():  # warm up: compilation, first touch of memory
-        if _timed(job) > patience:
-            seconds[name].append(_timed(job))
+        first = _timed(job)
+        if first > patience:  # so long a run is its own warm-up
+            seconds[name].append(first)
     for _ in range(repeats):
         for name, job in jobs.items():
             if sum(seconds[name]) <= patience:

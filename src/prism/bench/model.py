@@ -91,7 +91,7 @@ def _step(model: TokenModel, tokens: Tensor) -> None:
 
 
 def model(
-    sizes: tuple[tuple[int, int], ...] = ((1024, 8), (2048, 4), (4096, 2), (8192, 1)),
+    sizes: tuple[tuple[int, int], ...] = ((512, 8), (2048, 2), (8192, 1)),
     mixers: tuple[str, ...] = STUDY,
     dim: int = 128,
     layers: int = 2,
@@ -125,7 +125,7 @@ def model(
     counts = {name: parameters(config) for name, config in models(mixers, dim, layers, heads).items()}
     cases = [(mixers, dim, layers, heads, batch, length) for length, batch in sizes]
     with threads(num_threads):
-        seconds = [in_turns(jobs(*case), repeats, patience=10.0) for case in cases]
+        seconds = [in_turns(jobs(*case), repeats, patience=6.0) for case in cases]
     peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
     rows = [
         Measurement(

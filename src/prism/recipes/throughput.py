@@ -7,7 +7,7 @@ from prism.bench.model import STUDY, model
 
 Scale = Literal["cpu", "paper"]
 SIZES = {
-    "cpu": ((1024, 8), (2048, 4), (4096, 2), (8192, 1)),
+    "cpu": ((512, 8), (2048, 2), (8192, 1)),
     "paper": ((2048, 8), (4096, 4), (8192, 2), (16384, 1)),
 }
 
