@@ -1,4 +1,4 @@
-"""The recommender: item embedding (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), tied tables."""
+"""The recommender: item embedding (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), one table."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -30,6 +30,7 @@ from prism.tasks.baselines import BASELINES
 from prism.tasks.evaluation import Evaluation, evaluate
 from prism.tasks.recommendation import BatchConfig
 from prism.tasks.scoring import ModelScorer
+from prism.train.checkpoints import newest
 from prism.train.config import TrainConfig
 from prism.train.journal import read_journal
 
@@ -45,7 +46,7 @@ CONFIG = FitConfig(
     projection=True,
     cutoffs=(10, 50),
     batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),
-    train=TrainConfig(epochs=3, lr=3e-3, patience=10),
+    train=TrainConfig(epochs=4, lr=3e-3, patience=10),
 )
 SECONDS = "seconds.json"
 
@@ -118,16 +119,15 @@ def run_demo(log: Log, config: FitConfig, out: Path, *, command: str, progress: 
 def train_one(log: Log, config: FitConfig, out: Path, progress: bool) -> Trained:
     """One model in `out/mixer`, continued if it was begun; its seconds are kept even if it is stopped."""
     name, folder, clock = config.mixer, out / config.mixer, out / SECONDS
-    before = _read_seconds(clock)
-    started = time.monotonic()
+    spent, before, started = _read_seconds(clock), newest(folder, "last"), time.monotonic()
     say(f"\n{LABELS[name]}, {config.train.epochs} epochs, in {folder}")
     try:
         recommender = Recommender.fit(log, config, out=folder, progress=progress)
     finally:
-        if folder.is_dir():
-            spent = before | {name: before.get(name, 0.0) + time.monotonic() - started}
+        if newest(folder, "last") != before:  # else it had been trained before
+            spent[name] = spent.get(name, 0.0) + time.monotonic() - started
             write_whole(clock, json.dumps(spent).encode())
-    return Trained(recommender, folder, spent[name])
+    return Trained(recommender, folder, spent.get(name, 0.0))
 
 
 def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> list[Question]:

@@ -113,9 +113,9 @@ def _head(report: Report) -> str:
 def _metrics(report: Report) -> str:
     parts = ["<section><h2>Metrics</h2>"]
     parts.append(
-        f"<p>Two cut-offs in time divide the events: training, validation, test. {escape(report.split.describe())}. "
-        "All candidates are ranked; ties count by their expected rank. The best epoch of each model was chosen on "
-        "validation queries, and the test queries were asked once.</p>"
+        "<p>Two cut-offs in time divide the events into training, validation and test. All candidates are ranked; ties "
+        "count by their expected rank. The best epoch of each model was chosen on validation queries, and the test "
+        f"queries were asked once.</p><p class=quiet>{escape(report.split.describe())}.</p>"
     )
     for question in report.questions:
         charts = "".join(
@@ -157,8 +157,8 @@ def _learning(report: Report) -> str:
     charts = (learning_loss(journals), learning_metric(journals, report.metric))
     cards = "".join(f'<div class="card">{chart}</div>' for chart in charts if chart)
     return (
-        "<section><h2>Learning curves</h2><p class=quiet>Left: the mean loss of the training events (exact softmax "
-        f"over all items, in nats). Right: {_title(report.metric)} of validation queries after each epoch.</p>"
+        "<section><h2>Learning curves</h2><p class=quiet>First the mean loss of the training events (exact softmax "
+        f"over all items, in nats), then {_title(report.metric)} of validation queries after each epoch.</p>"
         f'{legend(names)}<div class="grid2">{cards}</div></section>'
     )
 

@@ -7,6 +7,16 @@ from math import ceil, floor, log10
 
 WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 46
+# Markers as polygons around (0, 0); none: a circle.
+CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
+    (),
+    ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
+    ((0, -5), (5, 0), (0, 5), (-5, 0)),
+    ((0, -4.8), (4.6, 3.6), (-4.6, 3.6)),
+    ((0, 4.8), (4.6, -3.6), (-4.6, -3.6)),
+    ((-1.6, -5), (1.6, -5), (1.6, -1.6), (5, -1.6), (5, 1.6), (1.6, 1.6), (1.6, 5), (-1.6, 5), (-1.6, 1.6),
+     (-5, 1.6), (-5, -1.6), (-1.6, -1.6)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +149,10 @@ def _stroke(kind: str, style: int, x1: float, y1: float, x2: float, y2: float) -
 
 
 def _marker(x: float, y: float, style: int, note: str) -> str:
-    """Circle, square, diamond or triangle: systems differ in shape too, not by colour alone."""
+    """Circle, square, diamond, triangles, cross: systems differ in shape too, not by colour alone."""
     title = f"<title>{escape(note)}</title>" if note else ""
-    shape = style % 4
-    if shape == 0:
+    corners = CORNERS[style % len(CORNERS)]
+    if not corners:
         return f'<circle class="mark s{style}" cx="{x:.1f}" cy="{y:.1f}" r="4">{title}</circle>'
-    corners = {
-        1: ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
-        2: ((0, -5), (5, 0), (0, 5), (-5, 0)),
-        3: ((0, -4.8), (4.6, 3.6), (-4.6, 3.6)),
-    }[shape]
     path = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
     return f'<polygon class="mark s{style}" points="{path}">{title}</polygon>'

@@ -13,6 +13,7 @@ main { max-width: 1100px; margin: 0 auto; padding: 40px 24px 64px; }
 h1 { font-size: 2rem; line-height: 1.2; letter-spacing: -.015em; margin: 0 0 .3em; }
 h2 { font-size: 1.3rem; letter-spacing: -.01em; margin: 2.6em 0 .5em; }
 h3 { font-size: 1rem; margin: 0 0 .6em; }
+section > h3 { margin-top: 1.7em; font-size: 1.08rem; }
 p { margin: .5em 0; max-width: 76ch; }
 .lead, .quiet { color: var(--quiet); }
 .quiet { font-size: .88rem; }
@@ -35,13 +36,13 @@ td small { color: var(--quiet); display: block; font-size: .76rem; line-height: 
 td.best { font-weight: 700; }
 td.best small { font-weight: 400; }
 table.run td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-table.run td:first-child { color: var(--quiet); width: 9.5em; }
+table.run td:first-child { color: var(--quiet); width: 32%; max-width: 16em; }
 code { font: .86em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { background: var(--code); border-radius: 8px; padding: 12px 16px; overflow-x: auto; margin: .6em 0; }
 ol, ul { padding-left: 1.5em; margin: .3em 0; }
 .goods { font-size: .88rem; line-height: 1.45; }
 .goods li { margin: .28em 0; overflow-wrap: anywhere; }
-.goods time { color: var(--quiet); font-size: .8rem; }
+.goods time { color: var(--quiet); font-size: .8rem; white-space: nowrap; }
 .tag { font-size: .74rem; border-radius: 4px; padding: 1px 6px; margin-left: 4px; white-space: nowrap; }
 .tag.hit { background: var(--s2); color: var(--page); }
 .tag.again { border: 1px solid var(--rule); color: var(--quiet); }
