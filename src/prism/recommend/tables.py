@@ -13,7 +13,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, c
     """Prints a table; wide ones are not folded when the output is a file."""
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for n, column in enumerate(columns):
-        table.add_column(column, justify="right" if n else "left", no_wrap=True)
+        table.add_column(column, justify="right" if n else "left", no_wrap=not n)
     for row in rows:
         table.add_row(*row)
     console = Console(file=sys.stdout)
