@@ -89,6 +89,18 @@ def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], 
     write_whole(path, json.dumps(content, indent=2).encode())
 
 
+def _style(system: str, systems: list[str]) -> dict[str, str]:
+    """A colour for each family (what comes before a comma), a line for each of its members, a marker for a new round."""
+    families = list(dict.fromkeys(name.partition(",")[0] for name in systems))
+    family = families.index(system.partition(",")[0])
+    members = [name for name in systems if name.partition(",")[0] == families[family]]
+    return {
+        "color": COLOURS[family % len(COLOURS)],
+        "linestyle": ("-", "--", ":", "-.")[members.index(system) % 4],
+        "marker": "os^vD"[family // len(COLOURS) % 5],
+    }
+
+
 def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str) -> None:
     """Tokens a second over the sequence length, a panel for each kind of work."""
     import matplotlib
@@ -99,9 +111,9 @@ def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str)
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), sharey=True, squeeze=False)
     systems = list(dict.fromkeys(row.system for rows in panels.values() for row in rows))
     for axis, (name, rows) in zip(axes[0], panels.items(), strict=True):
-        for n, system in enumerate(systems):
+        for system in systems:
             points = sorted((row.size["T"], row.tokens_per_second) for row in rows if row.system == system)
-            axis.plot(*zip(*points, strict=True), "o-", label=system, color=COLOURS[n % len(COLOURS)], markersize=4)
+            axis.plot(*zip(*points, strict=True), label=system, markersize=4, **_style(system, systems))
         lengths = sorted({row.size["T"] for row in rows})
         axis.set(title=name, xlabel="sequence length", xscale="log", yscale="log")
         axis.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)
