@@ -90,7 +90,7 @@ def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], 
 
 
 def _style(system: str, systems: list[str]) -> dict[str, str]:
-    """A colour for each family (what comes before a comma), a line for each of its members, a marker for a new round."""
+    """A colour for each family (what comes before a comma), a line for each of its members; then other markers."""
     families = list(dict.fromkeys(name.partition(",")[0] for name in systems))
     family = families.index(system.partition(",")[0])
     members = [name for name in systems if name.partition(",")[0] == families[family]]
