@@ -195,6 +195,8 @@ def op(
     for work, rows in panels.items():
         show_measurements(rows, f"{work}, tokens per second: B={batch} H={heads} K=V={size}, {num_threads} thread(s)")
     claims = _claims(panels["forward+backward"])
+    if "cpu" in chosen and num_threads == 1 and torch.get_num_threads() > 1:
+        claims.append(_two_threads(Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size), repeats))
     show_claims(claims)
     with threads(num_threads):
         limits = _limits(panels, heads, size)
@@ -237,14 +239,31 @@ def _claims(rows: list[Measurement]) -> list[Claim]:
     add("chunk / cpu, L=2, T=4,096", ("prism chunk, L=2", T), ("prism cpu, L=2", T), least=2)
     add("attention / cpu L=2, T=4,096", (sdpa, T), ("prism cpu, L=2", T), least=2.5)
     add("attention / cpu L=2, T=1,024", (sdpa, 1024), ("prism cpu, L=2", 1024), least=1)
+    if rows and rows[0].size["D"] <= 32:  # a recommender's shape
+        for short in sorted({row.size["T"] for row in rows}):
+            slow, fast = ("prism chunk, L=2", short), ("prism cpu, L=2", short)
+            add(f"chunk / cpu, L=2, T={short:,}, narrow heads", slow, fast, least=3)
     for backend in ("chunk", "cpu"):
         name = f"prism {backend}, L=2"
         add(f"{backend} L=2, time at T=16,384 / T=4,096", (name, 16384), (name, T), most=4.6)
-        long, short = at.get((name, 16384)), at.get((name, T))
-        if long and short and long.peak_bytes and short.peak_bytes:
-            ratio = long.peak_bytes / short.peak_bytes
+        peaks = [row.peak_bytes for row in (at.get((name, 16384)), at.get((name, T))) if row and row.peak_bytes]
+        if len(peaks) == 2:
+            ratio = peaks[0] / peaks[1]
             claims.append(Claim(text=f"{backend} L=2, memory at T=16,384 / T=4,096", measured=ratio, most=4.2))
     return claims
+
+
+def _two_threads(size: Size, repeats: int) -> Claim:
+    """The compiled form on one thread against two, in turns."""
+    x = size.operands()
+
+    def on(count: int) -> None:
+        with threads(count):
+            _once(_function("cpu"), x, backward=True)
+
+    seconds = in_turns({"one": partial(on, 1), "two": partial(on, 2)}, repeats)
+    one, two = summarise(seconds["one"])["seconds"], summarise(seconds["two"])["seconds"]
+    return Claim(text=f"cpu L=2, 1 thread / 2 threads, T={size.T:,}", measured=one / two, least=1.7)
 
 
 def _limits(panels: dict[str, list[Measurement]], H: int, D: int) -> list[dict[str, float | str]]:
