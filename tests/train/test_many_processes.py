@@ -24,7 +24,7 @@ def model() -> nn.Module:
 
 def work(rank: int, port: int, out: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     AcceleratorState._reset_state(True)
     PartialState._reset_state()
     torch.set_num_threads(1)
