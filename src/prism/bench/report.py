@@ -62,7 +62,8 @@ def _cell(row: Measurement | None) -> str:
     if row is None:
         return "–"
     memory = "" if row.peak_bytes is None else f"\n{row.peak_bytes / 2**20:,.0f} MiB"
-    return f"{row.tokens_per_second / 1000:,.1f} k/s{memory}"
+    speed = row.tokens_per_second
+    return (f"{speed / 1000:,.1f} k/s" if speed >= 1000 else f"{speed:,.0f} /s") + memory
 
 
 def show_claims(claims: Sequence[Claim]) -> None:
