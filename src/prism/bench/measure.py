@@ -57,13 +57,11 @@ def threads(count: int) -> Iterator[None]:
 def in_turns(jobs: dict[str, Job], repeats: int, patience: float = 8.0) -> dict[str, list[float]]:
     """Seconds of each job over the repeats, one repeat of all jobs after the other so that drift hits all alike.
 
-    A job that has used up `patience` seconds is repeated no further.
+    A job that has used up `patience` seconds is repeated no further; every job is timed once after its warm-up.
     """
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for name, job in jobs.items():  # warm up: compilation, first touch of memory
-        first = _timed(job)
-        if first > patience:  # so long a run is its own warm-up
-            seconds[name].append(first)
+    for job in jobs.values():  # warm up: compilation, first touch of memory
+        job()
     for _ in range(repeats):
         for name, job in jobs.items():
             if sum(seconds[name]) <= patience:

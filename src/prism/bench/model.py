@@ -143,9 +143,21 @@ def model(
     print("parameters without embedding: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
     claims = throughput_claims(rows)
     show_claims(claims)
+    print(_crossing(rows))
     write_json(out.with_suffix(".json"), {"benchmark": "model", "threads": num_threads}, rows, claims)
     write_plot(out.with_suffix(".png"), {"training step": rows}, f"Whole models, D={dim}, {layers} layers, {pairs}")
     print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+
+
+def _crossing(rows: Sequence[Measurement]) -> str:
+    """From which of the lengths on PRISM is faster than attention."""
+    speed = {(row.system, row.size["T"]): row.tokens_per_second for row in rows}
+    lengths = sorted({row.size["T"] for row in rows if row.system in ("prism", "attention")})
+    slower = [T for T in lengths if speed.get(("prism", T), 0.0) < speed.get(("attention", T), 0.0)]
+    if not {"prism", "attention"} <= {row.system for row in rows}:
+        return "no crossing: it takes both prism and attention"
+    later = [T for T in lengths if not slower or T > slower[-1]]
+    return f"prism is faster than attention from T={later[0]:,} on" if later else "attention is faster at all lengths"
 
 
 def throughput_claims(rows: Sequence[Measurement]) -> list[Claim]:
