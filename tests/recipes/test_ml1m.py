@@ -1,11 +1,14 @@
 """The ML-1M recipe: the setting that was promised, beside the published rows."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from prism import cli
 from prism.data.known import load
 from prism.data.splits import split
+from prism.recipes import ml1m
 from prism.recipes.ml1m import COLUMNS, published, recipe
 from prism.recommend.config import FitConfig
 from prism.recommend.recommender import Recommender
@@ -14,10 +17,18 @@ from prism.tasks.evaluation import evaluate
 DATA = Path(__file__).parents[3] / "shared" / "data" / "ml-1m"
 
 
-def test_the_recipe_differs_from_the_defaults_in_protocol_and_patience_alone() -> None:
+def test_the_recipe_differs_from_the_defaults_in_what_validation_chose() -> None:
     differences = recipe().differences(FitConfig())
-    assert [line.split()[0] for line in differences] == ["protocol", "patience"]
-    assert recipe(dim=128).train.lr < recipe().train.lr
+    size, schedule = ["dim", "dropout", "time_gaps", "protocol"], ["epochs", "lr", "patience", "evaluate_every"]
+    assert [line.split()[0] for line in differences] == size + schedule
+    assert recipe().train.lr < recipe(dim=64).train.lr
+
+
+def test_the_command_that_the_recipe_tells_is_the_recipe() -> None:
+    words = (ml1m.__doc__ or "").partition("prism fit ")[2].split()
+    command = cli._parsed(cli.COMMANDS["fit"], words, "prism fit")
+    assert isinstance(command, partial)
+    assert command.keywords["config"] == recipe()
 
 
 def test_published_rows_have_the_tables_columns() -> None:
@@ -37,5 +48,5 @@ def test_all_users_of_ml1m_are_ranked_among_all_films_in_under_ten_seconds() -> 
     assert (divided.train.n_users, divided.train.n_items, len(divided.test)) == (6040, 3706, 6040)
     start = time.process_time()
     with torch.inference_mode():
-        evaluate(lambda log, part: made.model.scores(torch.randn(len(part), 64)), divided.log, divided.test)
+        evaluate(lambda log, part: made.model.scores(torch.randn(len(part), made.config.dim)), divided.log, divided.test)
     assert time.process_time() - start < 10
