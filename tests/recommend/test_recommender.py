@@ -144,6 +144,14 @@ def test_a_config_survives_its_json() -> None:
     assert config.model().backbone.mixers[0].steps == 0
 
 
+def test_a_mixer_that_knows_no_order_gets_positions_unless_told_otherwise() -> None:
+    def positions(**fields: object) -> int:
+        return replace(tiny.CONFIG, **fields).model().backbone.positions
+
+    assert positions(mixer="sasrec") == positions(mixer="prism", positions=True) == tiny.CONFIG.batching.length + 1
+    assert positions(mixer="prism") == positions(mixer="sasrec", positions=False) == 0
+
+
 def test_the_package_offers_the_facade_without_importing_it() -> None:
     assert prism.Recommender is Recommender
     assert prism.read_log.__module__ == "prism.data.logs"

@@ -59,6 +59,8 @@ class Mixer(nn.Module, ABC):
     """Whether norms, residual and feed-forward are the mixer's own: the backbone then adds none of them."""
     takes_times: ClassVar[bool] = False
     """Whether `times` is used."""
+    needs_positions: ClassVar[bool] = False
+    """Whether it is published with learned positions, without which it knows no order."""
     out: nn.Linear
     """The projection that writes to the residual stream (absent where `whole_block`)."""
 

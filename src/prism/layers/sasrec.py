@@ -33,6 +33,7 @@ class Sasrec(Mixer):
 
     Config = SasrecConfig
     whole_block = True
+    needs_positions = True
 
     def __init__(self, dim: int, config: SasrecConfig):
         super().__init__(dim)

@@ -31,10 +31,12 @@ class FitConfig:
     """Blocks."""
     heads: int = 2
     """Heads of each mixer."""
+    ffn: int | None = None
+    """Hidden width of the SwiGLU in each block; None: 8/3 of the width, up to a multiple of 16; 0: no SwiGLU."""
     dropout: float = 0.2
     """Rate of dropout on the input and on what each block adds."""
     positions: bool | None = None
-    """Learned absolute positions; None: for `sasrec`, which knows no order without them."""
+    """Learned absolute positions; None: for a mixer that knows no order without them (SASRec's)."""
     time_gaps: bool = False
     """Tell the model how long before each event the previous one was."""
     query_time: bool = False
@@ -65,11 +67,12 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config."""
-        positions = self.mixer == "sasrec" if self.positions is None else self.positions
+        positions = MIXERS[self.mixer].needs_positions if self.positions is None else self.positions
         backbone = BackboneConfig(
             dim=self.dim,
             layers=self.layers,
             mixer=mixer_config(self.mixer, **self._mixer_fields()),
+            ffn=self.ffn,
             positions=self.batching.length + 1 if positions else 0,
             dropout=self.dropout,
         )
