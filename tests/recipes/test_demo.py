@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -125,6 +126,21 @@ def test_customers_are_asked_about_with_their_past_alone(finished: Path) -> None
         asked = int(made.log.times[begin + customer.events])
         found = made.recommend(history=made.log.item_ids[past], times=times, at=asked)
         assert [one.name for one in found] == [one.name for one in customer.suggestions]
+
+
+@pytest.mark.parametrize("called", [".venv/bin/prism", "prism", "-m"])
+def test_the_commands_to_go_on_with_are_called_as_it_was(
+    called: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    installed = tmp_path / "prism"
+    installed.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # the shell hands over the whole path of what it found under a bare name, and Python that of the module
+    monkeypatch.setattr("sys.argv", [{"prism": str(installed), "-m": "/src/prism/cli.py"}.get(called, called)])
+    demo.say_next(tmp_path / "out", visits())
+    first = capsys.readouterr().out.splitlines()[1]
+    wanted = f"{sys.executable} -m prism.cli" if called == "-m" else called
+    assert first.strip() == f"{wanted} recommend {tmp_path}/out/prism --user 0"
 
 
 def test_a_wrong_number_of_epochs_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from prism.files import write_whole
 from prism.recipes.findings import LABELS, Customer, Question, customers, verdict
 from prism.recipes.report import Report, TrainedModel, write_report
 from prism.recommend.config import FitConfig
+from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
 from prism.recommend.tables import show_evaluations
 from prism.tasks.baselines import BASELINES
@@ -78,8 +79,8 @@ def demo(
     at_least("epochs", epochs, 1)
     log = load(data)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
-    words = ["prism", *sys.argv[1:]] if Path(sys.argv[0]).name == "prism" else ["prism", "demo"]
-    path = run_demo(log, config, out, command=shlex.join(words))
+    words = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
+    path = run_demo(log, config, out, command=f"{program()} {shlex.join(words)}")
     say("")
     say(f"report: {path.resolve()} (open it in a browser)")
     say_next(out, log)
@@ -200,12 +201,12 @@ def show_customer(customer: Customer) -> None:
 
 def say_next(out: Path, log: Log) -> None:
     """Commands for one's own log."""
-    run = shlex.quote(str(out / "prism"))
+    run, prism = shlex.quote(str(out / "prism")), program()
     say("next, with the model just trained and with a log of your own (columns user, item, time):")
-    say(f"  prism recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
-    say("  prism fit events.csv --out runs/mine")
-    say("  prism evaluate runs/mine")
-    say("  prism recommend runs/mine --all recommendations.parquet")
+    say(f"  {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
+    say(f"  {prism} fit events.csv --out runs/mine")
+    say(f"  {prism} evaluate runs/mine")
+    say(f"  {prism} recommend runs/mine --all recommendations.parquet")
 
 
 def say(text: str) -> None:

@@ -1,6 +1,7 @@
 """The commands `prism fit`, `prism evaluate` and `prism recommend`."""
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from prism.data.known import load, statistics_table
 from prism.data.splits import split
 from prism.errors import InputError
 from prism.recommend.config import FitConfig
+from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
 from prism.recommend.tables import show, show_evaluations
 
@@ -47,7 +49,8 @@ def fit(
     recommender = Recommender.fit_split(divided, config, out, progress=True)
     if main:
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
-        print(f"next: prism evaluate {out} · prism recommend {out} --user {log.user_ids[0]}")
+        prism, run = program(), shlex.quote(str(out))
+        print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
 
 
 def evaluate(run: Positional[Path], valid: bool = False, baselines: bool = True) -> None:
