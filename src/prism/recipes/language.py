@@ -12,6 +12,7 @@ from prism.layers import mixer_config
 from prism.models.backbone import Block
 from prism.models.hf import PrismSequenceForCausalLM
 from prism.models.hf_config import PrismSequenceConfig
+from prism.models.matching import matched_ffn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,8 @@ def _config(mixer: str, fields: dict[str, Any], scale: Scale, *, match: bool) ->
     fields = {"heads": scale.heads, **fields}
     ffn = scale.ffn
     if match:
-        spare = _size("gated-deltanet", {"heads": scale.heads}, scale) - _size(mixer, fields, scale)
-        ffn += round(spare / (3 * scale.dim) / 16) * 16
+        like = mixer_config("gated-deltanet", heads=scale.heads)
+        ffn = matched_ffn(mixer_config(mixer, **fields), like, dim=scale.dim, ffn=ffn, multiple=16)
     return PrismSequenceConfig(
         vocab_size=scale.vocabulary,
         hidden_size=scale.dim,
@@ -93,11 +94,6 @@ def _config(mixer: str, fields: dict[str, Any], scale: Scale, *, match: bool) ->
         mixer=mixer,
         mixer_fields=fields,
     )
-
-
-def _size(mixer: str, fields: dict[str, Any], scale: Scale) -> int:
-    with torch.device("meta"):
-        return sum(w.numel() for w in mixer_config(mixer, **fields).build(scale.dim).parameters())
 
 
 @dataclass(frozen=True, kw_only=True)
