@@ -90,8 +90,11 @@ class Loop:
         while self.at.batch < len(batches):
             tokens = self._update(batches)
             self._report(len(batches), tokens)
-            self._stop_if(interrupt)
-            if time.monotonic() - self.clock >= self.config.save_seconds:
+            due = time.monotonic() - self.clock >= self.config.save_seconds
+            stop, save = self._any(interrupt.asked, due)
+            if stop:
+                self._stop()
+            if save:
                 self._save()
         self._end_epoch()
 
@@ -217,9 +220,14 @@ class Loop:
             restore_optimiser(self.bare, self.optimiser, checkpoints.load_tensors(found, "optimiser"))
         return found
 
-    def _stop_if(self, interrupt: Interrupt) -> None:
-        if not interrupt.asked:
-            return
+    def _any(self, *asked: bool) -> list[bool]:
+        """What any process asks for: to save is to wait for the others, who may have another clock or no Ctrl-C."""
+        if self.accelerator.num_processes == 1:
+            return list(asked)
+        total = self.accelerator.reduce(torch.tensor(asked, device=self.accelerator.device).double(), "sum")
+        return [bool(count) for count in total.tolist()]  # type: ignore[union-attr]
+
+    def _stop(self) -> None:
         self._save()
         where = f"saved in {self.out}: the same command continues from there" if self.out else "nothing was saved"
         self.display.say(f"stopped at step {self.at.step} of epoch {self.at.epoch + 1}; {where}")
