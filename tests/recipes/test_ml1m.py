@@ -48,5 +48,7 @@ def test_all_users_of_ml1m_are_ranked_among_all_films_in_under_ten_seconds() -> 
     assert (divided.train.n_users, divided.train.n_items, len(divided.test)) == (6040, 3706, 6040)
     start = time.process_time()
     with torch.inference_mode():
-        evaluate(lambda log, part: made.model.scores(torch.randn(len(part), made.config.dim)), divided.log, divided.test)
+        evaluate(
+            lambda log, part: made.model.scores(torch.randn(len(part), made.config.dim)), divided.log, divided.test
+        )
     assert time.process_time() - start < 10
