@@ -20,7 +20,6 @@ from prism.train.config import TrainConfig
 from prism.train.journal import read_journal
 from prism.train.loop import train
 
-
 CONFIG = TrainConfig(epochs=2, lr=0.02, log_steps=1)
 
 
@@ -89,7 +88,7 @@ def ends(out: Path) -> list[dict[str, Tensor]]:
 
 def test_two_processes_killed_and_started_again_end_as_if_they_had_not_been(tmp_path: Path) -> None:
     assert run(work_until, tmp_path / "whole", {}, 0) == [0, 0]
-    kill = {rank: signal.SIGKILL for rank in range(2)}
+    kill = dict.fromkeys(range(2), signal.SIGKILL)
     steps = []
     for _ in range(2):
         assert run(work_until, tmp_path / "killed", kill, 0) == [-signal.SIGKILL] * 2
