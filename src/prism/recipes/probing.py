@@ -1,10 +1,6 @@
 """`prism probe`: the nine probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
 
-import json
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +14,7 @@ from prism.errors import InputError
 from prism.files import write_whole
 from prism.layers import mixer_config
 from prism.layers.mixer import MixerConfig
+from prism.recipes.jobs import run_jobs
 from prism.recipes.probing_report import show_table, write_curves
 from prism.tasks.probing import ProbeModelConfig, ProbeResult, ProbeTraining, run_probe
 
@@ -71,6 +68,17 @@ class Job:
         model = ProbeModelConfig(mixer=parse_mixer(self.mixer, s.heads), dim=dim, layers=s.layers, ffn=s.ffn)
         result, _ = run_probe(probe, model, s.training, seed=self.seed)
         return result
+
+    def read(self, record: dict[str, Any]) -> ProbeResult:
+        """A result from its file."""
+        return ProbeResult.from_json(record)
+
+    def line(self, result: ProbeResult) -> str:
+        """The run in one line."""
+        return (
+            f"{self.task:<18} {self.mixer:<18} seed {self.seed}  accuracy {result.accuracy:.3f}  "
+            f"{result.steps} steps  {result.seconds:.0f} s"
+        )
 
 
 def parse_mixer(text: str, heads: int) -> MixerConfig:
@@ -134,47 +142,3 @@ def probe(
     write_whole(out / "table.txt", show_table(found).encode())
     write_curves(out / "curves.png", found)
     print(f"wrote {out}/table.txt and {out}/curves.png")
-
-
-def run_jobs(jobs: list[Job], out: Path, processes: int = 1) -> dict[Job, ProbeResult]:
-    """All results, those that `out` holds read from it, the others run and written there one by one."""
-    done = {job: result for job in jobs if (result := _read(job, out)) is not None}
-    missing = [job for job in jobs if job not in done]
-    if done:
-        print(f"{len(done)} of {len(jobs)} runs are in {out} already")
-    for n, (job, result) in enumerate(_run_all(missing, processes), 1):
-        done[job] = result
-        write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
-        print(
-            f"{n}/{len(missing)}  {job.task:<18} {job.mixer:<18} seed {job.seed}  accuracy {result.accuracy:.3f}  "
-            f"{result.steps} steps  {result.seconds:.0f} s",
-            flush=True,
-        )
-    return {job: done[job] for job in jobs}
-
-
-def _run_all(jobs: list[Job], processes: int) -> Iterator[tuple[Job, ProbeResult]]:
-    if processes == 1 or len(jobs) < 2:
-        for job in jobs:
-            yield job, job.run()
-        return
-    # spawned: a forked child inherits torch's thread pool in whatever state it is
-    with ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn")) as pool:
-        running = {pool.submit(job.run, 1): job for job in jobs}
-        for finished in as_completed(running):
-            yield running[finished], finished.result()
-
-
-def _read(job: Job, out: Path) -> ProbeResult | None:
-    path = job.path(out)
-    if not path.exists():
-        return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}): remove it, and it will be run again") from error
-    wanted = json.loads(json.dumps(job.settings_json()))
-    for name, value in wanted.items():
-        if record.pop(name, None) != value:
-            raise InputError(f"{path} is of a run with other {name}: choose another --out, or remove it")
-    return ProbeResult.from_json(record)

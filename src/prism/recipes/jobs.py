@@ -1,0 +1,117 @@
+"""Many runs at a time, each result a JSON of its own: started again, what is there is not run again."""
+
+import json
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from prism.errors import InputError
+from prism.files import write_whole
+
+
+@runtime_checkable
+class Result(Protocol):
+    """What a run leaves."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers, as a file keeps them."""
+
+
+@runtime_checkable
+class Runnable(Protocol):
+    """What a process can be given."""
+
+    def run(self, threads: int | None = None) -> Any:
+        """The run itself, on `threads` of torch where given."""
+
+
+@runtime_checkable
+class Job(Runnable, Protocol):
+    """One run whose result is kept; hashable, and sent to other processes."""
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+
+    def settings_json(self) -> dict[str, Any]:
+        """What must be the same for a result to be this run's."""
+
+    def run(self, threads: int | None = None) -> Result:
+        """The run itself, on `threads` of torch where given."""
+
+    def read(self, record: dict[str, Any]) -> Result:
+        """The inverse of the result's `to_json`."""
+
+    def line(self, result: Any) -> str:
+        """The job and its result, for the screen."""
+
+
+R = TypeVar("R", bound=Runnable)
+J = TypeVar("J", bound=Job)
+
+
+def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
+    """All results, those that `out` holds read from it, the others run and written there one by one."""
+    done = {job: result for job in jobs if (result := _read(job, out)) is not None}
+    missing = [job for job in jobs if job not in done]
+    if done:
+        print(f"{len(done)} of {len(jobs)} runs are in {out} already", flush=True)
+    for n, (job, result) in enumerate(run_all(missing, processes), 1):
+        done[job] = result
+        write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
+        print(f"{n}/{len(missing)}  {job.line(result)}", flush=True)
+    return {job: done[job] for job in jobs}
+
+
+def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
+    """Each job with its result, as it ends; `processes` at a time, then each on one thread."""
+    if processes == 1 or len(jobs) < 2:
+        for job in jobs:
+            yield job, job.run()
+        return
+    # spawned: a forked child inherits torch's thread pool in whatever state it is
+    with _passing_on_sigterm(), ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn")) as pool:
+        waiting, running = list(jobs), dict[Future[Any], R]()
+        while waiting or running:
+            # no more than can run: what lies in the pool's queue would still be run after Ctrl-C
+            while waiting and len(running) < processes:
+                job = waiting.pop(0)
+                running[pool.submit(job.run, 1)] = job
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for one in finished:
+                yield running.pop(one), one.result()
+
+
+@contextmanager
+def _passing_on_sigterm() -> Iterator[None]:
+    """`kill` reaches this process alone, Ctrl-C all of them: the children are told, so that they can save."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for child in active_children():
+            child.terminate()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _read(job: Job, out: Path) -> Any:
+    path = job.path(out)
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}): remove it, and it will be run again") from error
+    wanted = json.loads(json.dumps(job.settings_json()))
+    for name, value in wanted.items():
+        if record.pop(name, None) != value:
+            raise InputError(f"{path} is of a run with other {name}: choose another --out, or remove it")
+    return job.read(record)
