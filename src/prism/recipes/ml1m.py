@@ -9,9 +9,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+from prism.config import at_least
 from prism.data.known import load
 from prism.data.splits import split
-from prism.recommend.compare import Row, compare_on, show_rows, variant
+from prism.recipes.compare import compare_on, variant
+from prism.recipes.rows import Row, refuse_failures, show_rows
 from prism.recommend.config import FitConfig
 
 # hit and ndcg at 10, 50 and 200, as published with HSTU
@@ -36,6 +38,7 @@ def ml1m(
     seeds: int = 1,
     dim: int = 96,
     epochs: int = 16,
+    processes: int = 1,
     out: Path = Path("runs/ml1m"),
     folder: Path | None = None,
 ) -> None:
@@ -46,15 +49,19 @@ def ml1m(
         seeds: Runs of each.
         dim: Width of all models.
         epochs: Passes over the data; of every fourth the best by validation NDCG@10 is tested.
+        processes: Runs at a time; more than one show no progress bars and have a thread each.
         out: Folder of the runs; started again, it does what is left.
         folder: Where the data are; default: $PRISM_DATA or ~/.cache/prism.
     """
+    at_least("seeds", seeds, 1)
+    at_least("processes", processes, 1)
     config = recipe(dim=dim, epochs=epochs)
     configs = {name: variant(config, name) for name in mixers}
     divided = split(load("ml-1m", folder=folder), config.protocol)
     print(divided.describe(), flush=True)
-    rows = compare_on(divided, config, configs, seeds, out)
+    rows = compare_on(divided, config, configs, seeds, out, processes=processes)
     show_rows("ml-1m, leave-one-out, test", [*rows, *published()], columns=COLUMNS)
+    refuse_failures(rows)
 
 
 def published() -> list[Row]:

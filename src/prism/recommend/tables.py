@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from prism.tasks.evaluation import Evaluation
@@ -11,7 +12,8 @@ from prism.tasks.evaluation import Evaluation
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None) -> None:
     """Prints a table; wide ones are not folded when the output is a file."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    below = None if caption is None else escape(caption)
+    table = Table(title=title, title_justify="left", caption=below, caption_justify="left")
     for n, column in enumerate(columns):
         table.add_column(column, justify="right" if n else "left", no_wrap=not n)
     for row in rows:
