@@ -25,6 +25,8 @@ class Scale:
     vocabulary: int
     ffn: int
     """Hidden width of Gated DeltaNet's SwiGLU; the others' takes up what their mixer has more or less."""
+    solver_rank: int = 128
+    """Rank of PRISM's maps to gains and directions."""
 
 
 # The paper prints parameter counts, not sizes: these give Gated DeltaNet 132.21M where the paper has 132.03M, and
@@ -41,7 +43,7 @@ PAPER_PERPLEXITY = {
     "mamba2": (20.20, 24.27),
 }
 # L = 2 solver steps after a base write, as the paper's ablation describes its language model.
-FULL: dict[str, Any] = {"steps": 2, "base_write": True, "solver_rank": 128}
+FULL: dict[str, Any] = {"steps": 2, "base_write": True}
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("prism", FULL),
     "shared keys": ("prism", FULL | {"keys": "shared"}),
@@ -81,7 +83,8 @@ def ablation(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSe
 
 
 def _config(mixer: str, fields: dict[str, Any], scale: Scale, *, match: bool) -> PrismSequenceConfig:
-    fields = {"heads": scale.heads, **fields}
+    rank = {"solver_rank": scale.solver_rank} if mixer == "prism" else {}
+    fields = {"heads": scale.heads, **fields, **rank}
     ffn = scale.ffn
     if match:
         like = mixer_config("gated-deltanet", heads=scale.heads)

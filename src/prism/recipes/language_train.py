@@ -7,7 +7,7 @@ import shutil
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,12 @@ def train(
     quiet()
     # refuse first, write afterwards
     mixer_config(config.mixer, **config.mixer_fields)
-    names = _names(text, valid, column)
+    names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     given = None if tokenizer is None else load_tokenizer(tokenizer)
-    _remember(out, config, text, valid)
+    remember(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
     parts = _parts(text, valid, column)
-    words = _tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
-    shards = {name: _tokens(out / "tokens" / name, words, parts[name], name, *names) for name in parts}
+    words = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
+    shards = {name: pack(out / "tokens" / name, words, parts[name], name, *names) for name in parts}
     task = LanguageTask(
         train=shards["train"],
         valid=shards["valid"],
@@ -166,13 +166,12 @@ def _parts(text: tuple[Path, ...], valid: tuple[Path, ...], column: str) -> dict
     return {"train": documents, "valid": lambda: read_documents(valid, column=column)}
 
 
-def _names(text: tuple[Path, ...], valid: tuple[Path, ...], column: str) -> list[str]:
-    """What tells one text from another without reading it."""
-    files = chain(text_files(text) if text else (), text_files(valid) if valid else ())
-    return [platform.python_version() if not text else column, *(f"{f.name} {f.stat().st_size}" for f in files)]
+def file_names(paths: tuple[Path, ...]) -> list[str]:
+    """What tells one text from another without reading it: names and sizes of its files."""
+    return [f"{file.name} {file.stat().st_size}" for file in text_files(paths)] if paths else []
 
 
-def _tokenizer(
+def keep_tokenizer(
     kept: Path, given: Tokenizer | None, documents: Callable[[], Iterator[str]], vocabulary: int
 ) -> Tokenizer:
     """The run's own if it has one; else the given one, or one trained on the text. It is kept with the run."""
@@ -181,14 +180,15 @@ def _tokenizer(
     found = given
     if found is None:
         print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)
-        found = train_tokenizer(_first(documents(), TOKENIZER_TEXT), vocabulary)
+        found = train_tokenizer(first_characters(documents(), TOKENIZER_TEXT), vocabulary)
     part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
     found.save_pretrained(part)
     os.replace(part, kept)
     return found
 
 
-def _first(documents: Iterator[str], characters: int) -> Iterator[str]:
+def first_characters(documents: Iterator[str], characters: int) -> Iterator[str]:
+    """Documents until there are so many characters, the last one cut."""
     for text in documents:
         yield text[:characters]
         characters -= len(text)
@@ -196,13 +196,13 @@ def _first(documents: Iterator[str], characters: int) -> Iterator[str]:
             return
 
 
-def _tokens(folder: Path, tokenizer: Tokenizer, documents: Callable[[], Iterator[str]], *names: str) -> Shards:
+def pack(folder: Path, tokenizer: Tokenizer, documents: Callable[[], Iterator[str]], *names: str) -> Shards:
+    """A text's tokens in `folder`; made once, and refused there if they are of a text with other `names`."""
     return write_shards(documents(), tokenizer, folder, source=fingerprint(tokenizer, *names))
 
 
-def _remember(out: Path, config: LanguageConfig, text: tuple[Path, ...], valid: tuple[Path, ...]) -> None:
+def remember(out: Path, settings: dict[str, Any]) -> None:
     """Keeps the run's settings; a folder that holds a run with others is not continued."""
-    settings: dict[str, Any] = asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]}
     path = out / "config.json"
     wanted = json.loads(json.dumps(settings))
     if path.exists():

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,10 @@ def run_harness(
     for name in tasks:
         one_of("tasks", name, TASKS)
     check_vocabulary(tokenizer, model.config.vocab_size)  # type: ignore[arg-type, union-attr]
-    try:
-        from lm_eval import evaluator
-        from lm_eval.models.huggingface import HFLM
-    except ImportError:
-        raise InputError("the tasks need lm-evaluation-harness: pip install 'prism-sequence[lm-eval]'") from None
+    check_harness()
+    from lm_eval import evaluator
+    from lm_eval.models.huggingface import HFLM
+
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     chosen = None if data_dir is None else offline_tasks(tasks, data_dir, limit)
     device = str(next(model.parameters()).device)
@@ -97,15 +97,26 @@ def run_harness(
     return {name: _metrics(values) for name, values in found["results"].items()}
 
 
-def offline_tasks(tasks: Sequence[str], folder: Path, limit: int | None = None) -> dict[str, Any]:
-    """The harness's tasks on the rows of a folder, for those that it has."""
+def check_harness() -> None:
+    """Refuses at the door what would fail after a training."""
+    if find_spec("lm_eval") is None:
+        raise InputError("the tasks need lm-evaluation-harness: pip install 'prism-sequence[lm-eval]'")
+
+
+def task_files(tasks: Sequence[str], folder: Path) -> dict[str, Path]:
+    """The files of a folder that hold rows of the tasks."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name one with TASK.jsonl files")
     files = {name: path for name in tasks if (path := find_rows(folder, name)) is not None}
     if not files:
         wanted = ", ".join(f"{FILES.get(name, (name,))[-1]}.jsonl" for name in tasks)
         raise InputError(f"{folder} has none of {wanted}")
-    return {name: _task(name, read_rows(path, name, limit)) for name, path in files.items()}
+    return files
+
+
+def offline_tasks(tasks: Sequence[str], folder: Path, limit: int | None = None) -> dict[str, Any]:
+    """The harness's tasks on the rows of a folder, for those that it has."""
+    return {name: _task(name, read_rows(path, name, limit)) for name, path in task_files(tasks, folder).items()}
 
 
 def average(scores: Scores) -> float | None:
