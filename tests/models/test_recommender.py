@@ -1,17 +1,19 @@
 """The recommender model: packed, step by step, time features that know no future."""
 
+import numpy as np
 import pytest
 import torch
 
+from prism.data.items import ItemValues
 from prism.layers import mixer_config
 from prism.models.backbone import BackboneConfig
 from prism.models.recommender import GAP_BUCKETS, Events, RecommenderConfig, RecommenderModel, gap_bucket
 
 
-def model(mixer: str = "prism", **fields: bool) -> RecommenderModel:
+def model(mixer: str = "prism", features: ItemValues | None = None, **fields: bool) -> RecommenderModel:
     torch.manual_seed(0)
     backbone = BackboneConfig(dim=16, layers=2, mixer=mixer_config(mixer, heads=2))
-    return RecommenderConfig(backbone=backbone, **fields).build(30).double().eval()
+    return RecommenderConfig(backbone=backbone, **fields).build(30, features).double().eval()
 
 
 def events(length: int = 12) -> Events:
@@ -46,6 +48,28 @@ def test_scores_do_not_depend_on_when_the_next_event_comes_unless_asked_to() -> 
         net = model(time_gaps=True, query_time=query_time)
         same = torch.equal(net.encode(seen, torch.tensor([0, 12]))[0], net.encode(later, torch.tensor([0, 12]))[0])
         assert same == (not query_time)
+
+
+def test_features_add_their_values_means_to_an_items_row_in_input_and_scores() -> None:
+    of = ItemValues(
+        names=("a", "b"),
+        values=np.array([0, 1, 1]),
+        weights=np.array([0.5, 0.5, 1.0], dtype=np.float32),
+        offsets=np.array([0, 2, 3, *[3] * 28]),
+    )
+    plain, net, seen = model(), model(features=of), events()
+    limits = torch.tensor([0, 12])
+    torch.testing.assert_close(net(seen, limits), plain(seen, limits))  # they begin as if there were none
+    rows = torch.randn(2, 16, dtype=torch.float64)
+    net.features.rows.weight.data.copy_(rows)
+    plain.embedding.weight.data[0] += (rows[0] + rows[1]) / 2
+    plain.embedding.weight.data[1] += rows[1]
+    seen.items[:4] = torch.tensor([0, 1, 2, 30])
+    torch.testing.assert_close(net(seen, limits), plain(seen, limits))
+    x, _ = net.step(Events(*(part[:1] for part in seen)), None)
+    torch.testing.assert_close(net.scores(x), plain.scores(plain.step(Events(*(part[:1] for part in seen)), None)[0]))
+    net.scores(x).sum().backward()
+    assert (net.features.rows.weight.grad.abs().sum(1) > 0).all()
 
 
 def test_gap_buckets_grow_by_half_an_octave_and_tell_a_missing_gap_apart() -> None:

@@ -39,6 +39,22 @@ def test_recommendations_for_a_user_a_history_and_all(folder: Path, capsys: pyte
     assert pl.read_parquet(folder / "all.parquet").columns == ["user", "rank", "item", "score"]
 
 
+def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pl.DataFrame(
+        {"item": range(50), "title": [f"THING {n}" for n in range(50)], "kind": [n % 5 for n in range(50)]}
+    )
+    table.write_csv(folder / "items.csv")
+    words = f"fit {folder}/log.csv --out {folder}/featured --items {folder}/items.csv --features kinds title:words"
+    with pytest.raises(SystemExit):
+        cli.main([*words.split(), *SMALL])
+    assert "has no column 'kinds' of items: did you mean 'kind'?" in capsys.readouterr().err
+    assert not (folder / "featured").exists()
+    cli.main([*words.replace("kinds", "kind").split(), *SMALL])
+    assert "items: 50 of 50 are in" in capsys.readouterr().out
+    cli.main(["recommend", str(folder / "featured"), "--user", "3"])
+    assert "THING" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,5 +1,6 @@
 """The facade: recommendations for users and histories, filters, files that come back the same."""
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from support import tiny
 
 import prism
+from prism.data.log import Log
 from prism.errors import InputError
 from prism.recommend.recommender import Recommender
 
@@ -105,6 +107,51 @@ def test_text_ids_and_names_come_back(made: Recommender, tmp_path: Path) -> None
     assert found[0].name == "item number " + found[0].item[1:]
 
 
+def featured(kinds: int = 5) -> Log:
+    """Items of five kinds in turn, and their names."""
+    log = tiny.log()
+    names = np.array([f"thing {'red' if n % 2 else 'blue'}" for n in range(log.n_items)], dtype=object)
+    return replace(log, item_names=names, item_features=pl.DataFrame({"kind": np.arange(log.n_items) % kinds}))
+
+
+def test_features_of_items_are_learned_kept_and_used_in_sessions(tmp_path: Path) -> None:
+    config = replace(FAST, features=("kind", "name:words"))
+    made = Recommender.fit(featured(), config, out=tmp_path, progress=False)
+    rows = made.model.features.rows.weight
+    assert rows.shape == (8, 16)  # five kinds; thing, red, blue
+    assert (rows.abs().sum(1) > 0).all()
+    again = Recommender.load(tmp_path)
+    assert again.config.features == config.features
+    assert again.recommend(7) == made.recommend(7)
+    session = again.session(history=[3, 4])
+    session.update(5)
+    np.testing.assert_allclose(
+        [one.score for one in session.recommend()],
+        [one.score for one in made.recommend(history=[3, 4, 5])],
+        rtol=1e-4,
+    )
+    with pytest.raises(InputError, match="holds a run with other features of its items"):
+        Recommender.fit(featured(kinds=4), config, out=tmp_path, progress=False)
+    with pytest.raises(InputError, match="has no column 'kinds' of items: did you mean 'kind'"):
+        Recommender.fit(featured(), replace(FAST, features=("kinds",)), progress=False)
+
+
+def test_features_carry_over_to_items_that_are_rarely_taken() -> None:
+    rng = np.random.default_rng(0)
+    # each user keeps to one of four kinds of 50 items; an item is taken three times, too seldom to be known by itself
+    items = np.concatenate([4 * rng.choice(50, 15, replace=False) + user % 4 for user in range(40)])
+    frame = pl.DataFrame({"user": np.arange(600) // 15, "item": items, "time": np.arange(600)})
+    log = prism.read_log(frame)
+    log = replace(log, item_features=pl.DataFrame({"kind": log.item_ids % 4}))
+    config = replace(tiny.CONFIG, cutoffs=(50,), train=replace(tiny.CONFIG.train, epochs=12, lr=0.01))
+    plain, informed = (
+        Recommender.fit(log, replace(config, features=features), progress=False).evaluate()["hit@50"]
+        for features in ((), ("kind",))
+    )
+    assert plain < 0.6
+    assert informed > 0.9
+
+
 def test_a_run_is_not_mixed_with_another(tmp_path: Path) -> None:
     Recommender.fit(tiny.log(), FAST, out=tmp_path, progress=False)
     with pytest.raises(InputError, match="holds another run: dim is 16 there and 32 here; choose another folder"):
@@ -130,6 +177,7 @@ def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:
         ({"mixer_options": ("steps",)}, "mixer_options takes name=value, got 'steps'"),
         ({"protocol": "leave-two-out"}, "unknown protocol 'leave-two-out': did you mean 'leave-one-out'"),
         ({"cutoffs": ()}, "cutoffs is empty"),
+        ({"features": ("name:letters",)}, "features takes column or column:words, got 'name:letters'"),
         ({"dropout": 1.0}, "dropout must be in"),
     ],
 )
@@ -142,6 +190,13 @@ def test_a_config_survives_its_json() -> None:
     config = replace(tiny.CONFIG, mixer_options=("steps=0", "keys=shared"), cutoffs=(5,))
     assert type(config).from_json(config.to_json()) == config
     assert config.model().backbone.mixers[0].steps == 0
+
+
+def test_runs_from_before_a_field_existed_have_its_default() -> None:
+    values = json.loads(tiny.CONFIG.to_json())
+    for name in ("ffn", "features"):
+        del values[name]
+    assert type(tiny.CONFIG).from_json(json.dumps(values)) == tiny.CONFIG
 
 
 def test_a_mixer_that_knows_no_order_gets_positions_unless_told_otherwise() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from prism.data import readers, reviews
 from prism.data.catalogue import KNOWN, Known, Reader, Statistics
+from prism.data.items import with_item_table
 from prism.data.log import Log
 from prism.data.logs import read_log
 from prism.data.places import Place, locate
@@ -25,11 +26,13 @@ def load(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    items: str | Path | None = None,
     min_user_events: int | None = None,
 ) -> Log:
     """A known data set by its name (from `folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
 
-    The paper's sets keep users with at least 40 events, as it does; `min_user_events` says otherwise.
+    `items` is a table about the items (see `with_item_table`). The paper's sets keep users with at least 40 events,
+    as it does; `min_user_events` says otherwise.
     """
     known = KNOWN.get(source) if isinstance(source, str) else None
     if known is not None:
@@ -40,6 +43,8 @@ def load(
         if isinstance(source, str) and _is_bare_name(source):
             raise InputError(f"{source!r} is neither a file nor a known data set: {suggest(source, KNOWN)}")
         log = read_log(source, user=user, item=item, time=time)
+    if items is not None:
+        log = with_item_table(log, items, item=item)
     least = min_user_events or (known.min_user_events if known else 1)
     return log.with_min_user_events(least) if least > 1 else log
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from prism.data.clock import read_times
+from prism.data.items import with_item_table
 from prism.data.log import Codes, Ids, Ints, Log
 from prism.data.sources import collect, files_of, from_pandas, scan
 from prism.errors import InputError, suggest
@@ -29,13 +30,19 @@ def read_log(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    items: Any = None,
 ) -> Log:
     """Reads events from CSV, TSV, Parquet or JSON lines (a file, folder, pattern, list) or a data frame.
 
     Columns that are not named are guessed from common names. Every row is an event, repeated rows included;
-    events of equal time keep the order of the source. Ids may be numbers or text.
+    events of equal time keep the order of the source. Ids may be numbers or text. `items` is a table about the items,
+    a file or a data frame (see `with_item_table`).
     """
-    wanted = {"user": user, "item": item, "time": time}
+    log = _read(source, {"user": user, "item": item, "time": time})
+    return log if items is None else with_item_table(log, items, item=item)
+
+
+def _read(source: Any, wanted: dict[str, str | None]) -> Log:
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         lazy = source.lazy()
         columns = _choose(wanted, lazy.collect_schema().names(), "the data frame")

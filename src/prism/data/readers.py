@@ -5,9 +5,9 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
+from prism.data.items import with_items
 from prism.data.log import Log
 from prism.data.logs import build_log, read_log
 from prism.data.places import Place
@@ -15,19 +15,6 @@ from prism.errors import InputError
 
 SHIPPED = Path(__file__).with_name("online_retail")
 COLUMNS = {"user": "user", "item": "item", "time": "timestamp"}
-
-
-def with_items(log: Log, ids: list[str], **columns: list[str | None]) -> Log:
-    """The log with a table about its items: column `name` becomes `item_names`, the rest `item_features`."""
-    rows = {id_: row for row, id_ in enumerate(ids)}
-    order = [rows.get(str(id_)) for id_ in log.item_ids.tolist()]
-    picked = {name: [None if row is None else values[row] for row in order] for name, values in columns.items()}
-    names = picked.pop("name", None)
-    return replace(
-        log,
-        item_names=None if names is None else np.array(names, dtype=object),
-        item_features=pl.DataFrame(picked) if picked else None,
-    )
 
 
 def online_retail() -> Log:

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from prism.data.items import with_items
 from prism.data.log import Log
 from prism.data.logs import build_log
 from prism.data.places import Place
-from prism.data.readers import with_items
 from prism.errors import InputError
 
 BLOCK = 64 * 2**20

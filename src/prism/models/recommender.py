@@ -1,16 +1,22 @@
-"""The recommender: item embedding (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), one table."""
+"""The recommender: item table (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), the same table.
+
+Row i of the table is item i's own, and where items have features what it shares with others (`item_features.py`).
+"""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import at_least
+from prism.data.items import ItemValues
 from prism.layers.initial import initialise
 from prism.layers.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
+from prism.models.item_features import ItemFeatures
 
 # Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
 GAP_BUCKETS = 63
@@ -47,16 +53,16 @@ class RecommenderConfig:
     projection: bool = False
     """A learned map of the features before they meet the table. Without it the latest item is drawn to itself."""
 
-    def build(self, items: int) -> "RecommenderModel":
-        """A model of so many items, its weights drawn from torch's generator."""
+    def build(self, items: int, features: ItemValues | None = None) -> "RecommenderModel":
+        """A model of so many items, with what is known of them, its weights drawn from torch's generator."""
         at_least("items", items, 1)
-        return RecommenderModel(self, items)
+        return RecommenderModel(self, items, features)
 
 
 class RecommenderModel(nn.Module):
     """Every sequence begins with a start token, so that an empty history has features too."""
 
-    def __init__(self, config: RecommenderConfig, items: int):
+    def __init__(self, config: RecommenderConfig, items: int, features: ItemValues | None = None):
         super().__init__()
         self.config, self.items = config, items
         dim = config.backbone.dim
@@ -66,6 +72,7 @@ class RecommenderModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(items)) if config.item_bias else None
         self.projection = nn.Linear(dim, dim, bias=False) if config.projection else None
         initialise(self)
+        self.features = None if features is None else ItemFeatures(features, dim)
         # positions bring a dropout of their own
         self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
         self.backbone = config.backbone.build()
@@ -83,24 +90,24 @@ class RecommenderModel(nn.Module):
     @property
     def table(self) -> Float[Tensor, "I D"]:
         """One row an item."""
-        return self.embedding.weight[: self.items]
+        return self._rows()[: self.items]
 
     def forward(
         self, events: Events, cu_seqlens: Int[Tensor, " limits"]
     ) -> tuple[Float[Tensor, "T D"], Float[Tensor, "I D"], Float[Tensor, " I"] | None]:
         """What a loss needs: features of every token, the item table and bias."""
-        return self.encode(events, cu_seqlens)[0], self.table, self.bias
+        rows = self._rows()
+        return self._encode(rows, events, cu_seqlens, None)[0], rows[: self.items], self.bias
 
     def encode(
         self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
     ) -> tuple[Float[Tensor, "T D"], ModelState]:
         """Packed sequences, each from its state: features after every token, and the states after the last."""
-        x, state = self.backbone(self._embed(events)[None], state, cu_seqlens, events.times[None])
-        return self._project(x[0]), state
+        return self._encode(self._rows(), events, cu_seqlens, state)
 
     def step(self, events: Events, state: ModelState | None) -> tuple[Float[Tensor, "N D"], ModelState]:
         """One event of every sequence."""
-        x, state = self.backbone.step(self._embed(events), state, events.times)
+        x, state = self.backbone.step(self._embed(self._rows(), events), state, events.times)
         return self._project(x), state
 
     def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N I"]:
@@ -111,8 +118,19 @@ class RecommenderModel(nn.Module):
     def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         return x if self.projection is None else self.projection(x)
 
-    def _embed(self, events: Events) -> Float[Tensor, "*tokens D"]:
-        x = self.embedding(events.items)
+    def _rows(self) -> Float[Tensor, "I_and_start D"]:
+        """The rows of all items, and the start token's."""
+        weight = self.embedding.weight
+        return weight if self.features is None else weight + F.pad(self.features(), (0, 0, 0, 1))
+
+    def _encode(
+        self, rows: Tensor, events: Events, cu_seqlens: Tensor, state: ModelState | None
+    ) -> tuple[Tensor, ModelState]:
+        x, state = self.backbone(self._embed(rows, events)[None], state, cu_seqlens, events.times[None])
+        return self._project(x[0]), state
+
+    def _embed(self, rows: Float[Tensor, "I_and_start D"], events: Events) -> Float[Tensor, "*tokens D"]:
+        x = F.embedding(events.items, rows)
         if self.since is not None:
             x = x + self.since(gap_bucket(events.since))
         if self.until is not None:

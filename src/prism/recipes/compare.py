@@ -67,6 +67,7 @@ def compare(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    items: Path | None = None,
 ) -> None:
     """Trains many mixers with many seeds and prints one table, simple baselines beside; run again, it continues.
 
@@ -82,13 +83,15 @@ def compare(
         user: Column of users; default: guessed from its name.
         item: Column of items.
         time: Column of times.
+        items: A table about the items, for `--features` and names: a row an item, its id in the column named as in
+            the log or in the first.
     """
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)
     configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
     if not configs:
         raise InputError("mixers is empty: give at least one name of `prism list`")
-    log = load(data, folder=folder, user=user, item=item, time=time)
+    log = load(data, folder=folder, user=user, item=item, time=time, items=items)
     divided = split(log, config.protocol)
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     rows = compare_on(divided, config, configs, seeds, out, processes=processes)

@@ -29,6 +29,7 @@ def fit(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    items: Path | None = None,
 ) -> None:
     """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
 
@@ -40,8 +41,10 @@ def fit(
         user: Column of users; default: guessed from its name.
         item: Column of items.
         time: Column of times.
+        items: A table about the items, for `--features` and names: a row an item, its id in the column named as in
+            the log or in the first.
     """
-    log = load(data, folder=folder, user=user, item=item, time=time)
+    log = load(data, folder=folder, user=user, item=item, time=time, items=items)
     divided = split(log, config.protocol)
     main = os.environ.get("RANK", "0") == "0"
     if main:

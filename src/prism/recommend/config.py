@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from prism.config import at_least, from_fields
+from prism.data.items import check_features
 from prism.data.splits import PROTOCOLS
 from prism.errors import InputError
 from prism.layers import MIXERS, mixer_config
@@ -45,6 +46,8 @@ class FitConfig:
     """A learned offset of each item's score."""
     projection: bool = False
     """A learned map before the item table; helps where what was just taken is not taken again at once."""
+    features: tuple[str, ...] = ()
+    """What items share, by columns of their table: genres for categories (a|b), name:words for each word of a text."""
     protocol: str = "global-time"
     """How events are divided: global-time, leave-one-out, or paper."""
     cutoffs: tuple[int, ...] = CUTOFFS
@@ -57,6 +60,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         PROTOCOLS[self.protocol]
+        check_features(self.features)
         if self.context is not None:
             at_least("context", self.context, 1)
         if not self.cutoffs:
@@ -107,8 +111,8 @@ class FitConfig:
         groups = {"batching": BatchConfig, "objective": ObjectiveConfig, "train": TrainConfig}
         for name, group in groups.items():
             values[name] = from_fields(group, values.get(name, {}), where=name)
-        for name in ("mixer_options", "cutoffs"):
-            values[name] = tuple(values[name])
+        for name in ("mixer_options", "features", "cutoffs"):
+            values[name] = tuple(values.get(name, ()))
         return from_fields(cls, values, where="the run's config")
 
     def differences(self, other: "FitConfig") -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prism.data.items import item_values
 from prism.data.known import load as load_data
 from prism.data.log import Codes, Ids, Ints, Log
 from prism.data.splits import Split
@@ -91,7 +92,8 @@ class Recommender:
     def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.train.seed)
-            model = config.model().build(split.train.n_items)
+            features = item_values(split.train, config.features) if config.features else None
+            model = config.model().build(split.train.n_items, features)
         return cls(model, split, config)
 
     @property
@@ -249,12 +251,21 @@ def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
         if differences:
             more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
             raise InputError(f"{out} holds another run: {differences[0]}{more}; choose another folder")
-        if store and not storage.same_events(storage.read_stored_log(out, ""), split.log):
-            raise InputError(f"{out} holds a run on other events; choose another folder")
+        if store:
+            _check_stored(storage.read_stored_log(out, ""), split.log, config, out)
         return
+    if config.features:
+        item_values(split.train, config.features)  # a wrong column is refused before anything is written
     try:
         if store:
             storage.write_log(out, split.log)
         storage.write_config(out, config)  # last: a folder with a config is a run
     except OSError as error:
         raise InputError(f"cannot write to {out}: {error.strerror}") from None
+
+
+def _check_stored(stored: Log, log: Log, config: FitConfig, out: Path) -> None:
+    if not storage.same_events(stored, log):
+        raise InputError(f"{out} holds a run on other events; choose another folder")
+    if config.features and not item_values(stored, config.features).same(item_values(log, config.features)):
+        raise InputError(f"{out} holds a run with other features of its items; choose another folder")

@@ -1,4 +1,4 @@
-"""A recommender's folder: config.json, items.parquet, events.parquet, and weights in best-*/model.safetensors."""
+"""A recommender's folder: config.json, the log's three tables, and weights in best-*/model.safetensors."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ from prism.errors import InputError
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 
-CONFIG, ITEMS, EVENTS = "config.json", "items.parquet", "events.parquet"
+CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
 
 
 def write_log(folder: Path, log: Log) -> None:
@@ -20,7 +20,9 @@ def write_log(folder: Path, log: Log) -> None:
     names = [None] * log.n_items if log.item_names is None else log.item_names.tolist()
     items = pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)})
     events = pl.DataFrame({"user": _series(log.user_ids[log.users]), "code": log.items, "time": log.times})
-    for name, frame in ((ITEMS, items), (EVENTS, events)):
+    for name, frame in ((ITEMS, items), (FEATURES, log.item_features), (EVENTS, events)):
+        if frame is None:
+            continue
         buffer = io.BytesIO()
         frame.write_parquet(buffer)
         write_whole(folder / name, buffer.getvalue())
@@ -32,6 +34,7 @@ def read_stored_log(folder: Path, name: str) -> Log:
     user = _ids(events["user"])
     first = np.flatnonzero(np.append(True, user[1:] != user[:-1])) if len(user) else np.zeros(0, dtype=np.int64)
     names = items["name"]
+    features = _frame(folder / FEATURES) if (folder / FEATURES).exists() else None
     return Log(
         offsets=np.append(first, len(user)),
         items=events["code"].to_numpy().astype(np.int32),
@@ -39,6 +42,7 @@ def read_stored_log(folder: Path, name: str) -> Log:
         user_ids=user[first],
         item_ids=_ids(items["item"]),
         item_names=None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object),
+        item_features=features,
         name=name,
     )
 
@@ -93,14 +97,14 @@ def ranking_frame(log: Log, users: Ints, scores: np.ndarray, codes: Ints) -> pl.
     return frame if log.item_names is None else frame.with_columns(name=_series(log.item_names[items]))
 
 
-def _frame(path: Path, columns: set[str]) -> pl.DataFrame:
+def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
     try:
         frame = pl.read_parquet(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: the run was not saved with its events") from None
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if set(frame.columns) != columns:
+    if columns is not None and set(frame.columns) != columns:
         raise InputError(f"{path} has columns {frame.columns}, expected {sorted(columns)}")
     return frame
 
