@@ -161,10 +161,14 @@ def test_mistakes_are_one_line_and_exit_code_2(
 
     monkeypatch.setenv("PRISM_DATA", str(tmp_path))
     monkeypatch.setattr("prism.data.places.CACHE", tmp_path / "cache")
-    given = words(texts, tmp_path / "out")
-    assert "did you mean 'mamba2'" in refused("language", "--models", "mamba", *given)
-    assert "rows must be one of full, shared keys" in refused("language-ablation", "--rows", "fewer", *given)
+    files = words(texts, tmp_path / "out")
+    given = ["--models", "prism", *files]
+    known = ["--models", "prism", *words(texts, done)]
+    assert "did you mean 'mamba2'" in refused("language", "--models", "mamba", *files)
+    assert "rows must be one of full, shared keys" in refused("language-ablation", "--rows", "fewer", *files)
     assert "tokens must be at least 128" in refused("language", *given, "--tokens", "100")
+    assert "stride must be from 1 to length = 32, got 40" in refused("language", *given, "--stride", "40")
+    assert "heads" in refused("language", *given, "--heads", "3")
     assert "data set 'text' is not in" in refused("language")
     assert "--valid is missing" in refused("language", "--text", str(texts / "text.txt"))
     assert "none.txt does not exist" in refused("language", *given, "--other", str(tmp_path / "none.txt"))
@@ -172,7 +176,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
         "language", *given, "--data-dir", str(tmp_path / "no")
     )
     assert not (tmp_path / "out").exists()  # nothing half-written
-    assert "other settings (lr)" in refused("language", *words(texts, done), "--lr", "1e-3")
+    assert "other settings (lr)" in refused("language", *known, "--lr", "1e-3")
     other = ["--other", str(texts / "test.txt")]
-    assert "with other texts: choose another --out" in refused("language", *words(texts, done), *other)
+    assert "with other texts: choose another --out" in refused("language", *known, *other)
     assert "less than one window of length 4000" in refused("language", *given, "--length", "4000", "--tokens", "16000")

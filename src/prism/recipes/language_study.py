@@ -205,6 +205,8 @@ def study(
     at_least("processes", processes, 1)
     if not names:
         raise InputError("no models given: name at least one")
+    for name in names:
+        study_model(name, settings, settings.vocabulary)  # refuses sizes that do not fit one another
     texts = texts.found()
     if data_dir is not None:
         check_harness()

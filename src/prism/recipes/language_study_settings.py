@@ -11,10 +11,8 @@ from prism.recipes.language import ABLATIONS, Scale, ablation, language_model
 from prism.recipes.language_train import file_names
 from prism.train.config import TrainConfig
 
-HOME = (
-    "https://github.com/mdn/content (its prose, documents apart by form feeds) and WikiText-2; "
-    "or name text of your own with --text, --valid and --test"
-)
+HOME = "https://github.com/mdn/content (its prose, form feeds between documents; WikiText-2 beside it)"
+OWN = "text of your own needs --text, --valid and --test"
 DEFAULTS = {"text": "mdn-train.txt", "valid": "mdn-valid.txt", "test": "mdn-test.txt", "other": "wikitext2-test.txt"}
 
 
@@ -34,15 +32,18 @@ class Texts:
     def found(self) -> "Texts":
         """With MDN and WikiText-2 in place of nothing; each file is there."""
         if not (self.text or self.valid or self.test or self.other):
-            folder = locate("text", HOME).path
+            try:
+                folder = locate("text", HOME).path
+            except InputError as error:
+                raise InputError(f"{error}; {OWN}") from None
             found = Texts(**{name: (folder / file,) for name, file in DEFAULTS.items()})
             for path in (*found.text, *found.valid, *found.test, *found.other):
                 if not path.is_file():
-                    raise InputError(f"{path} does not exist: get it from {HOME}")
+                    raise InputError(f"{path} does not exist: get it from {HOME}; {OWN}")
             return found
         for name in ("text", "valid", "test"):
             if not getattr(self, name):
-                raise InputError(f"--{name} is missing: text of your own needs --text, --valid and --test")
+                raise InputError(f"--{name} is missing: {OWN}")
         self.names()  # refuses a file that is not there
         return self
 
@@ -86,6 +87,8 @@ class StudySettings:
         for name in ("dim", "layers", "heads", "length", "batch", "rounds", "valid_windows", "characters", "limit"):
             at_least(name, getattr(self, name), 1)
         at_least("tokens", self.tokens, self.rounds * self.batch * self.length)  # a batch in each round
+        if not 1 <= self.stride <= self.length:
+            raise InputError(f"stride must be from 1 to length = {self.length}, got {self.stride}")
 
     def training(self, seed: int) -> TrainConfig:
         """Never stopped early: all runs have equal tokens."""
