@@ -10,6 +10,7 @@ import torch
 
 from prism.data.probes import VOCABULARY, Examples
 from prism.data.probes_logic import Mux, Parity
+from prism.data.probes_memory import VariableTracking
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.prism import PrismConfig
@@ -67,6 +68,16 @@ def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
     assert training.rate(0) == pytest.approx(0.1)
     assert training.rate(9) == pytest.approx(1.0, abs=1e-3)
     assert training.rate(999) < 1e-4
+
+
+def test_sequences_grow_by_doubling_to_the_tasks_length() -> None:
+    training = ProbeTraining(steps=1000, growing=0.3, first=16)
+    lengths = [training.stage(Parity(length=128), step).length for step in range(0, 1000, 50)]
+    assert lengths == [16, 16, 32, 32, 64, 64] + [128] * 14
+    assert training.stage(VariableTracking(length=128), 0).length == 19  # no shorter than the task can be
+    assert training.stage(Parity(length=12), 0).length == 12
+    assert ProbeTraining(growing=0).stage(Parity(length=128), 0).length == 128
+    assert [training.stage(Parity(length=100), step).length for step in (0, 100, 200, 300)] == [16, 25, 50, 100]
 
 
 def test_a_diverged_run_says_so() -> None:

@@ -39,7 +39,8 @@ class DeltaNetConfig(MixerConfig):
 class DeltaNet(Memory):
     """DeltaNet: the rank-1 delta rule. Its relatives differ in `write`, and in the scalars and gate they project."""
 
-    Config = DeltaNetConfig
+    Config: ClassVar[type[MixerConfig]] = DeltaNetConfig
+    config: MixerConfig
     scalars: ClassVar[tuple[str, ...]] = ("beta",)
     """What a token has one number of in each head."""
     gated: ClassVar[bool] = False
@@ -63,15 +64,21 @@ class DeltaNet(Memory):
     ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
         """Project, convolve, run the recurrence."""
         history, *memory = state or (None,) * len(self.state_shapes())
+        (q, k, v), part, history = self.operands(x, history, pace, project)
+        o, after = self.remember(q, k, v, part, memory, pace)
+        return o, part.get("gate"), (history, *after)
+
+    def operands(
+        self, x: Float[Tensor, "*tokens D"], history: Tensor | None, pace: Pace, project: Callable[[Tensor], Tensor]
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor], Tensor]:
+        """Convolved q, k, v [..., H, K or V], what else is projected by its name, and the convolution's history."""
         mixed = len(self.conv.weight)
         qkv, *rest = project(x).split([mixed, *list(self.sizes.values())[3:]], -1)
         part = dict(zip(list(self.sizes)[3:], rest, strict=True))
         qkv, history = pace.conv(self.conv, qkv, history)
         H, K, V = self.config.heads, self.K, self.V
         q, k, v = qkv.split([H * K, H * K, H * V], -1)
-        heads = q.unflatten(-1, (H, K)), k.unflatten(-1, (H, K)), v.unflatten(-1, (H, V))
-        o, after = self.remember(*heads, part, memory, pace)
-        return o, part.get("gate"), (history, *after)
+        return (q.unflatten(-1, (H, K)), k.unflatten(-1, (H, K)), v.unflatten(-1, (H, V))), part, history
 
     def remember(
         self,
@@ -110,7 +117,7 @@ class GatedDeltaNetConfig(DeltaNetConfig):
 class GatedDeltaNet(DeltaNet):
     """Gated DeltaNet: the delta rule with α = exp(−e^A softplus(Wx + b))."""
 
-    Config = GatedDeltaNetConfig
+    Config: ClassVar[type[MixerConfig]] = GatedDeltaNetConfig
     scalars: ClassVar[tuple[str, ...]] = ("beta", "decay")
     gated = True
 

@@ -28,7 +28,8 @@ class PrismConfig(MixerConfig):
     steps: int = 2
     """L, refinement steps a token and the rank of its write; 0 is Gated DeltaNet's write β v kᵀ."""
     base_write: bool = False
-    """Write β v kᵀ along the erased key first and refine after it (rank L+1): the second reading of the paper."""
+    """A Gated DeltaNet layer and beside its write L solver steps (rank L+1): the paper's language models. Only the
+    steps' gains, directions and strengths and the anchor in r¹ come from u; the rest is Gated DeltaNet's, from x."""
     keys: Keys = "independent"
     """One direction a step; or all steps share the first; or all reuse the erased key."""
     residual: Residual = "subtract"
@@ -60,7 +61,11 @@ class PrismConfig(MixerConfig):
         one_of("gain", self.gain, Gain)
         one_of("anchor", self.anchor, Anchor)
 
-    def _make(self, dim: int) -> "Prism":
+    def _make(self, dim: int) -> Memory:
+        if self.base_write:
+            from prism.layers.prism_base import PrismOnBase  # which needs this config
+
+            return PrismOnBase(dim, self)
         return Prism(dim, self)
 
     @property
@@ -75,6 +80,51 @@ class PrismConfig(MixerConfig):
             return self.writes - 1
         return int(self.keys == "shared" and self.base_write and self.steps > 0)
 
+    @property
+    def gains(self) -> int:
+        """Steps with a learned gain."""
+        return self.steps if self.gain == "learned" else 0
+
+
+def solver_sizes(config: PrismConfig, dim: int, K: int, V: int) -> tuple[dict[str, int], dict[str, int]]:
+    """What the solver projects from the anchor, and what it lifts from the part called `low` (empty: full maps)."""
+    H, rank = config.heads, config.solver_rank
+    maps = {"keys": config.free_keys * H * K, "gain": config.gains * H * V}
+    subtracts = config.steps > 0 and config.residual == "subtract"
+    anchor = {"anchor": H * V} if subtracts and H * V != dim else {}
+    if rank is not None and dim > 2 * rank and sum(maps.values()) > 0:
+        return anchor | {"low": rank}, maps
+    return anchor | maps, {}
+
+
+def named(y: Float[Tensor, "*tokens E"], sizes: dict[str, int]) -> dict[str, Tensor]:
+    """The parts of a projection."""
+    return dict(zip(sizes, y.split(list(sizes.values()), -1), strict=True))
+
+
+def corrections(
+    config: PrismConfig,
+    v: Float[Tensor, "*tokens H V"],
+    u: Float[Tensor, "*tokens D"],
+    part: dict[str, Tensor],
+    gain_bias: Float[Tensor, "H L V"] | None,
+) -> Float[Tensor, "*tokens H L V"]:
+    """δ^(1..L), which refine r¹ = v − u with the gains in `part`."""
+    H, V = v.shape[-2:]
+    r = v
+    if config.residual == "subtract":
+        r = v - part.get("anchor", u).unflatten(-1, (H, V))
+    p = None
+    if gain_bias is not None:
+        p = part["gain"].unflatten(-1, (H, config.steps, V)) + gain_bias
+    return refine(r, p, config.steps, nonlinearity=config.nonlinearity, residual=config.residual)
+
+
+def repeat_last(k: Float[Tensor, "*tokens H some K"], writes: int) -> Float[Tensor, "*tokens H L K"]:
+    """Shared directions: the last one stands for those missing."""
+    missing = writes - k.shape[-2]
+    return torch.cat([k, k[..., -1:, :].expand(*k.shape[:-2], missing, k.shape[-1])], -2) if missing else k
+
 
 class Prism(Memory):
     """PRISM (Algorithm 1): Gated DeltaNet's forgetting, a write of rank L from L refinement steps."""
@@ -88,21 +138,13 @@ class Prism(Memory):
         self.V = V = config.head_size(dim, config.head_value, "head_value")
         self.conv = ShortConv(dim, config.conv_size) if config.anchor == "shortconv" else None
         self.norm = nn.LayerNorm(dim)
-        subtract = config.steps > 0 and config.residual == "subtract"
-        gains = config.steps if config.gain == "learned" else 0
-        solver = {"keys": config.free_keys * H * K, "gain": gains * H * V}
-        sizes = {"q": H * K, "k": H * K, "v": H * V, "gate": H * V, "beta": config.writes * H, "decay": H}
-        if subtract and H * V != dim:
-            sizes["anchor"] = H * V
-        rank = config.solver_rank
-        low = rank is not None and dim > 2 * rank and sum(solver.values()) > 0
-        sizes |= {"low": rank or 0} if low else solver
-        self.sizes, self.solver_sizes, self.subtract = sizes, solver, subtract
-        self.project = nn.Linear(dim, sum(sizes.values()), bias=False)
-        self.solver = nn.Linear(rank or 0, sum(solver.values()), bias=False) if low else None
+        own, self.lifted = solver_sizes(config, dim, K, V)
+        self.sizes = {"q": H * K, "k": H * K, "v": H * V, "gate": H * V, "beta": config.writes * H, "decay": H} | own
+        self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
+        self.solver = nn.Linear(own["low"], sum(self.lifted.values()), bias=False) if self.lifted else None
         self.decay_bias = nn.Parameter(half_lives(H))
         # the gain starts at 1 (φ' of an identity), so that every step writes from the first update on
-        self.gain_bias = nn.Parameter(torch.ones(H, gains, V)) if gains else None
+        self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if config.gains else None
         self.read = GatedRead(V)
         self.out = nn.Linear(H * V, dim, bias=False)
 
@@ -123,26 +165,15 @@ class Prism(Memory):
     ) -> tuple[Write, Float[Tensor, "*tokens HV"]]:
         """Everything that follows from the anchor: the operands of the recurrence, and the gate of its read."""
         config, H = self.config, self.config.heads
-        projected = self.project(u) if project is None else project(u)
-        part = dict(zip(self.sizes, projected.split(list(self.sizes.values()), -1), strict=True))
+        part = named(self.project(u) if project is None else project(u), self.sizes)
         if self.solver is not None:
-            low = self.solver(part["low"]).split(list(self.solver_sizes.values()), -1)
-            part |= dict(zip(self.solver_sizes, low, strict=True))
+            part |= named(self.solver(part["low"]), self.lifted)
 
         def heads(name: str, *shape: int) -> Tensor:
             return part[name].unflatten(-1, (H, *shape))
 
         v = heads("v", self.V)
-        r = v
-        if self.subtract:
-            r = v - (heads("anchor", self.V) if "anchor" in part else u.unflatten(-1, (H, self.V)))
-        p = None
-        if self.gain_bias is not None:
-            p = heads("gain", config.steps, self.V) + self.gain_bias
-        delta = v.unsqueeze(-2)
-        if config.steps:
-            refined = refine(r, p, config.steps, nonlinearity=config.nonlinearity, residual=config.residual)
-            delta = torch.cat([delta, refined], -2) if config.base_write else refined
+        delta = corrections(config, v, u, part, self.gain_bias) if config.steps else v.unsqueeze(-2)
         write = Write(
             q=unit(heads("q", self.K)),
             k=self._directions(part),
@@ -158,11 +189,7 @@ class Prism(Memory):
         k = part["k"].unflatten(-1, (config.heads, 1, self.K))
         if config.free_keys:
             k = torch.cat([k, part["keys"].unflatten(-1, (config.heads, config.free_keys, self.K))], -2)
-        k = unit(k)
-        missing = config.writes - 1 - config.free_keys
-        if missing:  # shared directions: the last one stands for the rest
-            k = torch.cat([k, k[..., -1:, :].expand(*k.shape[:-2], missing, self.K)], -2)
-        return k
+        return repeat_last(unit(k), config.writes)
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The anchor's last inputs, and S."""

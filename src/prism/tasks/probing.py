@@ -7,7 +7,7 @@ no epochs), it stops when the task is solved, and what counts is where training 
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least
+from prism.config import at_least, fraction
 from prism.data.probes import VOCABULARY, Examples, Probe
 from prism.errors import InputError
 from prism.layers.initial import initialise
@@ -70,10 +70,15 @@ class ProbeTraining:
     """Updates at most."""
     batch: int = 64
     """Examples an update, all of them new."""
-    lr: float = 5e-3
+    lr: float = 1e-2
     """The learning rate after warm-up; it falls to 0 along a cosine."""
     warmup: int = 100
     """Updates in which the learning rate rises."""
+    growing: float = 0.45
+    """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length from the start.
+    What is learned among a few noise tokens holds among many, and is found much sooner."""
+    first: int = 16
+    """Tokens of the shortest of them at least."""
     beta2: float = 0.98
     """AdamW's decay of squared gradients."""
     clip: float = 1.0
@@ -88,8 +93,9 @@ class ProbeTraining:
     """Training ends when two looks in a row see this accuracy."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "warmup", "every", "watched", "tested"):
+        for name in ("steps", "batch", "warmup", "first", "every", "watched", "tested"):
             at_least(name, getattr(self, name), 1)
+        fraction("growing", self.growing)
         for name in ("lr", "clip", "beta2", "solved"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -98,6 +104,16 @@ class ProbeTraining:
         """The learning rate of an update, counted from 0."""
         rise = min(1.0, (step + 1) / self.warmup)
         return self.lr * rise * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+    def stage(self, probe: Probe, step: int) -> Probe:
+        """The task at the length that an update sees."""
+        least = max(self.first, probe.shortest)
+        doublings = max(0, math.ceil(math.log2(probe.length / least)))  # stages before the last, of the full length
+        grown = step / self.steps
+        if not doublings or grown >= self.growing:
+            return probe
+        left = doublings - int(grown / self.growing * doublings)
+        return replace(probe, length=max(least, probe.length >> left))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +190,7 @@ def run_probe(
 
 def _batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     for ahead in range(-(-training.steps // _AHEAD)):
-        drawn = probe.draw(_AHEAD * training.batch, seed=seed, batch=ahead)
+        drawn = training.stage(probe, ahead * _AHEAD).draw(_AHEAD * training.batch, seed=seed, batch=ahead)
         tokens, labels = (torch.from_numpy(part).split(training.batch) for part in drawn)
         yield from list(zip(tokens, labels, strict=True))[: training.steps - ahead * _AHEAD]
 

@@ -1,0 +1,96 @@
+"""PRISM's second reading: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ, as Gated DeltaNet has it, + Σ_l β^l δ^l k^lᵀ."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.layers.deltanet import GatedDeltaNet, GatedDeltaNetConfig
+from prism.layers.memory import Pace, Write
+from prism.layers.mixer import State
+from prism.layers.parts import ShortConv, unit
+from prism.layers.prism import PrismConfig, corrections, named, repeat_last, solver_sizes
+from prism.ops.delta import delta_rule_flops
+
+FAINT = -3.0
+
+
+class PrismOnBase(GatedDeltaNet):
+    """Gated DeltaNet, and L solver steps beside its write; with no steps it is Gated DeltaNet, weight for weight.
+
+    In a mixture of memories the solver is common to all of them, like the convolution.
+    """
+
+    Config = PrismConfig
+    config: PrismConfig
+
+    def __init__(self, dim: int, config: PrismConfig):
+        super().__init__(
+            dim, GatedDeltaNetConfig(heads=config.heads, head_key=config.head_key, head_value=config.head_value)
+        )
+        self.config = config
+        self.solver = Solver(dim, self.K, self.V, config) if config.steps else None
+
+    def recall(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
+    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
+        """Gated DeltaNet's operands, the solver's beside them, one parallel recurrence."""
+        *seen, history, S = state or (None,) * len(self.state_shapes())
+        (q, k, v), part, history = self.operands(x, history, pace, project)
+        write = self.write(q, k, v, part)
+        if self.solver is not None:
+            u, *seen = self.solver.anchor(x, seen, pace)
+            write = self.solver(write, u)
+        o, S = pace.delta_rule(write, S)
+        return o, part["gate"], (*seen, history, S)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The anchor's last inputs where it has a window, those of the base's convolution, and S."""
+        conv = None if self.solver is None else self.solver.conv
+        return super().state_shapes() if conv is None else (conv.state_shape(), *super().state_shapes())
+
+    def state_flops(self, length: int) -> int:
+        """Decay, erase, L+1 writes and the read of each head."""
+        return self.config.heads * delta_rule_flops(self.config.writes, self.K, self.V)
+
+
+class Solver(nn.Module):
+    """L refinement steps beside a write: an anchor, and the steps' gains, directions and strengths from it."""
+
+    def __init__(self, dim: int, K: int, V: int, config: PrismConfig):
+        super().__init__()
+        self.config, H, L = config, config.heads, config.steps
+        self.conv = ShortConv(dim, config.conv_size) if config.anchor == "shortconv" else None
+        self.norm = nn.LayerNorm(dim)
+        own, self.lifted = solver_sizes(config, dim, K, V)
+        self.sizes = {"beta": H * L} | own
+        self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
+        self.lift = nn.Linear(own["low"], sum(self.lifted.values()), bias=False) if self.lifted else None
+        self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if config.gains else None
+        self.beta_bias = nn.Parameter(torch.full((H, L), FAINT))
+
+    def anchor(self, x: Float[Tensor, "*tokens D"], seen: Sequence[Tensor | None], pace: Pace) -> tuple[Tensor, ...]:
+        """u, then the history of its window where it has one."""
+        if self.conv is None:
+            return (self.norm(x),)
+        u, history = pace.conv(self.conv, x, seen[0])
+        return self.norm(u), history
+
+    def forward(self, base: Write, u: Float[Tensor, "*tokens D"]) -> Write:
+        """The base's write, and L more terms."""
+        config, H = self.config, self.config.heads
+        part = named(self.project(u), self.sizes)
+        if self.lift is not None:
+            part |= named(self.lift(part["low"]), self.lifted)
+        k, dtype = base.k.unsqueeze(-2), base.q.dtype
+        if config.free_keys:
+            free = part["keys"].unflatten(-1, (H, config.free_keys, k.shape[-1]))
+            k = torch.cat([k, unit(free).to(dtype)], -2)
+        delta = corrections(config, base.v, u, part, self.gain_bias)
+        beta = (part["beta"].unflatten(-1, (H, config.steps)) + self.beta_bias).sigmoid()
+        return base._replace(
+            k=repeat_last(k, config.writes),
+            v=torch.cat([base.v.unsqueeze(-2), delta.to(dtype)], -2),  # under autocast anchor and biases are float32
+            beta=torch.cat([base.beta.unsqueeze(-1), beta.to(dtype)], -1),
+        )
