@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from prism.layers import MIXERS
+from prism.layers import MIXERS, mixer_config
 
 
-@pytest.mark.parametrize("name", list(MIXERS))
+@pytest.mark.parametrize(("name", "fields"), [*((name, {}) for name in MIXERS), ("prism", {"base_write": True})])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch: RMSNorm is then not fused
-def test_autocast_stays_near_float32(name: str) -> None:
-    mixer = MIXERS[name].Config(heads=2).build(32)
+def test_autocast_stays_near_float32(name: str, fields: dict[str, bool]) -> None:
+    mixer = mixer_config(name, heads=2, **fields).build(32)
     x, times = torch.randn(2, 70, 32), torch.arange(280).view(2, 70, 2)
     exact, state = mixer(x, times=times)
     last, _ = mixer.step(x[:, 0], state, times=times[:, -1])

@@ -1,4 +1,4 @@
-"""The mixer contract, for every entry of MIXERS."""
+"""The mixer contract, for every entry of MIXERS, and for PRISM in its second reading."""
 
 import inspect
 from dataclasses import FrozenInstanceError
@@ -8,16 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from prism.layers import MIXERS
+from prism.layers import MIXERS, mixer_config
 from prism.layers.mixer import Mixer
 
 DIM, T = 32, 70
+CASES: dict[str, tuple[str, dict[str, bool]]] = {name: (name, {}) for name in MIXERS}
+CASES |= {f"{name}, base write": (name, {"base_write": True}) for name in ("prism", "prism-mom")}
 
 
-@pytest.fixture(params=list(MIXERS))
+@pytest.fixture(params=CASES)
 def mixer(request: pytest.FixtureRequest) -> Mixer:
     torch.manual_seed(1)
-    return MIXERS[request.param].Config(heads=2).build(DIM).double()
+    name, fields = CASES[request.param]
+    return mixer_config(name, heads=2, **fields).build(DIM).double()
 
 
 def tokens(batch: int, length: int) -> Tensor:

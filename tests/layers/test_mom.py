@@ -10,7 +10,7 @@ from prism.layers.memory import Sequences
 
 H, D, T = 2, 12, 70
 K = V = D // H
-INNER = [("mom", {}), ("mom", {"inner": "gla"}), ("prism-mom", {})]
+INNER = [("mom", {}), ("mom", {"inner": "gla"}), ("prism-mom", {}), ("prism-mom", {"base_write": True})]
 
 
 def build(name: str = "mom", **fields):

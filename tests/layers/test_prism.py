@@ -1,4 +1,4 @@
-"""PRISM against Algorithm 1 written out token by token, its ablations, and the claims about its write."""
+"""PRISM in both readings against Algorithm 1, written out token by token; its ablations; claims about its write."""
 
 import inspect
 from dataclasses import replace
@@ -6,55 +6,88 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from support.plain import mamba_decay, randomise
+from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.layers import mixer_config
+from prism.layers.memory import Memory, Sequences, Write
 from prism.layers.prism import Prism, PrismConfig
+from prism.layers.prism_base import PrismOnBase
 
 DIM = 24
-ABLATIONS = {
+FIELDS = {
     "full": {},
     "L=1": {"steps": 1},
     "L=4": {"steps": 4},
     "L=0": {"steps": 0},
-    "base write": {"base_write": True},
     "shared keys": {"keys": "shared"},
-    "shared keys beside a base write": {"keys": "shared", "base_write": True},
-    "base keys": {"keys": "base", "base_write": True},
+    "base keys": {"keys": "base"},
     "no residual": {"residual": "none"},
     "identity": {"nonlinearity": "identity"},
     "no anchor": {"anchor": "none"},
     "no gain": {"gain": "none"},
+    "strengths alone": {"gain": "none", "keys": "base", "residual": "none"},
     "low rank": {"solver_rank": 4},
     "window 2": {"conv_size": 2},
     "K and V of their own": {"head_key": 5, "head_value": 7},
 }
+ABLATIONS = FIELDS | {f"{name}, base write": fields | {"base_write": True} for name, fields in FIELDS.items()}
 
 
-def build(seed: int = 0, **fields: object) -> Prism:
+def build(seed: int = 0, **fields: object) -> Memory:
     torch.manual_seed(seed)
     mixer = mixer_config("prism", heads=2, **fields).build(DIM).double()
-    assert isinstance(mixer, Prism)
+    assert isinstance(mixer, PrismOnBase if fields.get("base_write") else Prism)
     return mixer
 
 
-def algorithm_1(m: Prism, x: Tensor) -> Tensor:
+def convolved(weight: Tensor, x: Tensor, t: int) -> Tensor:
+    window = [weight[:, -1 - j] * x[t - j] for j in range(weight.shape[1]) if t >= j]
+    return F.silu(torch.stack(window).sum(0))
+
+
+def from_anchor(m: nn.Module, lift: nn.Linear | None, x: Tensor, t: int) -> dict[str, Tensor]:
+    """The anchor of token t, and what `m` (which has its maps) projects from it."""
+    u = x[t] if m.conv is None else convolved(m.conv.weight, x, t)
+    u = F.layer_norm(u, (DIM,), m.norm.weight, m.norm.bias)
+    rows = dict(zip(m.sizes, m.project.weight.split(list(m.sizes.values())), strict=True))
+    if lift is not None:
+        ups = lift.weight.split(list(m.lifted.values()))
+        rows |= {n: up @ rows["low"] for n, up in zip(m.lifted, ups, strict=True)}
+    value = {"anchor": u} | {name: weight @ u for name, weight in rows.items()}
+    if m.gain_bias is not None:
+        value["gain"] = value["gain"] + m.gain_bias.flatten()
+    return value
+
+
+def operands(m: Memory, x: Tensor, t: int) -> dict[str, Tensor]:
+    """Everything about token t of x [T, D]: in the first reading from the anchor alone, in the second mostly from x."""
+    if isinstance(m, Prism):
+        value = from_anchor(m, m.solver, x, t)
+        return value | {"alpha": torch.sigmoid(value["decay"] + m.decay_bias)}
+    H, rows = (
+        m.config.heads,
+        dict(zip(m.sizes, (x @ m.project.weight.T).split(list(m.sizes.values()), -1), strict=True)),
+    )
+    qkv = convolved(m.conv.weight, torch.cat([rows[name] for name in "qkv"], -1), t)
+    value = dict(zip("qkv", qkv.split([m.sizes[name] for name in "qkv"]), strict=True))
+    value |= {name: rows[name][t] for name in ("gate", "beta")}
+    value["alpha"] = mamba_decay(rows["decay"][t], m.decay.log_rate, m.decay.bias)
+    if m.solver is not None:
+        own = from_anchor(m.solver, m.solver.lift, x, t)
+        strengths = own["beta"].view(H, -1) + m.solver.beta_bias
+        value |= own | {"beta": torch.cat([value["beta"].view(H, 1), strengths], 1).flatten()}
+    return value
+
+
+def algorithm_1(m: Memory, x: Tensor) -> Tensor:
     """The paper's pseudocode for one sequence [T, D], one token and one head at a time, from the layer's weights."""
     c, H, K, V = m.config, m.config.heads, m.K, m.V
     L, B = c.steps, int(c.base_write)
     outputs, S = [], torch.zeros(H, V, K, dtype=x.dtype)
     for t in range(len(x)):
-        u = x[t]
-        if m.conv is not None:
-            window = [m.conv.weight[:, -1 - j] * x[t - j] for j in range(c.conv_size) if t >= j]
-            u = F.silu(torch.stack(window).sum(0))
-        u = F.layer_norm(u, (DIM,), m.norm.weight, m.norm.bias)
-        rows = dict(zip(m.sizes, m.project.weight.split(list(m.sizes.values())), strict=True))
-        if m.solver is not None:
-            ups = m.solver.weight.split(list(m.solver_sizes.values()))
-            rows |= {n: up @ rows["low"] for n, up in zip(m.solver_sizes, ups, strict=True)}
-        value = {name: weight @ u for name, weight in rows.items()}
+        value = operands(m, x, t)
         read = []
         for h in range(H):
             head = {name: y.view(H, -1)[h] for name, y in value.items()}
@@ -68,18 +101,15 @@ def algorithm_1(m: Prism, x: Tensor) -> Tensor:
             else:
                 k = [erased] * max(1, L + B)
             v, beta = head["v"], head["beta"].sigmoid()
-            anchor = head["anchor"] if "anchor" in head else u.view(H, -1)[h][:V]
-            r = v if c.residual == "none" else v - anchor
+            r = v if c.residual == "none" or L == 0 else v - head["anchor"]
             delta = [v] if B or L == 0 else []
             for l in range(L):
-                p = 1.0 if m.gain_bias is None else head["gain"].view(L, V)[l] + m.gain_bias[h, l]
-                d = p * r
+                d = head["gain"].view(L, V)[l] * r if c.gain == "learned" else r
                 d = F.gelu(d) if c.nonlinearity == "gelu" else d
                 delta.append(d)
                 if c.residual == "subtract":
                     r = r - d
-            alpha = torch.sigmoid(head["decay"] + m.decay_bias[h])
-            forget = alpha * (torch.eye(K, dtype=x.dtype) - beta[0] * torch.outer(erased, erased))
+            forget = head["alpha"] * (torch.eye(K, dtype=x.dtype) - beta[0] * torch.outer(erased, erased))
             write = sum(b * torch.outer(d, key) for b, d, key in zip(beta, delta, k, strict=True))
             S = torch.cat([S[:h], (S[h] @ forget + write)[None], S[h + 1 :]])
             o = S[h] @ q
@@ -91,7 +121,7 @@ def algorithm_1(m: Prism, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_the_layer_is_algorithm_1(name: str) -> None:
-    m, x = build(**ABLATIONS[name]), torch.randn(20, DIM, dtype=torch.float64)
+    m, x = randomise(build(**ABLATIONS[name])), torch.randn(20, DIM, dtype=torch.float64)
     torch.testing.assert_close(m(x[None])[0][0], algorithm_1(m, x), rtol=1e-10, atol=1e-11)
 
 
@@ -104,10 +134,23 @@ def test_every_ablation_uses_every_parameter(name: str) -> None:
         assert parameter.grad.abs().max() > 0, parameter_name
 
 
-def ranks_of_one_write(m: Prism) -> list[int]:
-    write, _ = m.write(m.norm(torch.randn(1, DIM, dtype=torch.float64)))
-    B = torch.einsum("nhl,nhlv,nhlk->nhvk", write.beta, write.v, write.k)
-    return torch.linalg.matrix_rank(B)[0].tolist()
+def written(m: Memory, x: Tensor) -> Write:
+    """What the layer gives to the recurrence."""
+    seen = []
+
+    class Watch(Sequences):
+        def delta_rule(self, write: Write, state: Tensor | None) -> tuple[Tensor, Tensor]:
+            seen.append(write)
+            return super().delta_rule(write, state)
+
+    m.recall(x, None, Watch(), m.project)
+    return seen[0]
+
+
+def ranks_of_one_write(m: Memory) -> list[int]:
+    write = written(m, torch.randn(1, 1, DIM, dtype=torch.float64))
+    B = torch.einsum("nthl,nthlv,nthlk->nthvk", write.beta, write.v, write.k)
+    return torch.linalg.matrix_rank(B)[0, 0].tolist()
 
 
 @pytest.mark.parametrize("L", [1, 2, 3, 4])
@@ -125,6 +168,34 @@ def test_one_linear_step_without_gain_or_residual_is_gated_deltanets_write() -> 
     plain.load_state_dict(solver.state_dict())
     x = torch.randn(2, 30, DIM, dtype=torch.float64)
     torch.testing.assert_close(solver(x)[0], plain(x)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"head_key": 5, "head_value": 7}])
+def test_a_base_write_without_steps_is_a_gated_deltanet_layer(fields: dict[str, int]) -> None:
+    layers = []
+    for name, more in (("prism", {"steps": 0, "base_write": True}), ("gated-deltanet", {})):
+        torch.manual_seed(0)
+        layers.append(mixer_config(name, heads=2, **fields, **more).build(DIM))
+    ours, theirs = layers
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], weight), name
+    x = torch.randn(2, 30, DIM)
+    (y, state), (z, other) = ours(x), theirs(x)
+    assert all(torch.equal(a, b) for a, b in zip((y, *state), (z, *other), strict=True))
+    assert torch.equal(ours.step(x[:, 0], state)[0], theirs.step(x[:, 0], other)[0])
+    assert (ours.flops(), ours.state_size()) == (theirs.flops(), theirs.state_size())
+
+
+def test_solver_steps_leave_the_base_beside_them_as_it_is() -> None:
+    m, plain = build(base_write=True), build(base_write=True, steps=0)
+    plain.load_state_dict({name: y for name, y in m.state_dict().items() if not name.startswith("solver.")})
+    x = torch.randn(1, 20, DIM, dtype=torch.float64)
+    write, base = written(m, x), written(plain, x)
+    for ours, theirs in ((write.k[..., 0, :], base.k), (write.v[..., 0, :], base.v), (write.beta[..., 0], base.beta)):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(write.q, base.q)
+    assert torch.equal(write.log_alpha, base.log_alpha)
 
 
 def test_gates_keep_the_forgetting_operator_a_contraction() -> None:

@@ -5,6 +5,8 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from accelerate import Accelerator
 
 from prism.bench.measure import threads
 from prism.config import at_least
+from prism.data.log import Log
+from prism.data.logs import read_log
 from prism.data.splits import split
 from prism.data.synthetic import synthetic_log
 from prism.recommend.config import FitConfig
@@ -36,7 +40,7 @@ def recommend(
     lengths: tuple[int, ...] = (10, 100, 1000, 10_000),
     num_threads: int = 1,
 ) -> None:
-    """Time and memory of training steps, full-ranking evaluation and live sessions, on a made-up log of any size.
+    """Time and memory of reading, training steps, full-ranking evaluation and live sessions, on a made-up log.
 
     Args:
         users: Users of the log; the default sizes are ML-1M's, Amazon-Books has 31103, 339960 and 3319359.
@@ -54,14 +58,25 @@ def recommend(
     config = FitConfig(mixer=mixer, dim=dim, protocol="leave-one-out")
     rows: Lines = []
     with threads(num_threads):
-        with _timed(rows, "make and divide the log"):
-            divided = split(synthetic_log(users, items, events), config.protocol)
+        log = _read(rows, synthetic_log(users, items, events))
+        with _timed(rows, "divide it"):
+            divided = split(log, config.protocol)
         made = Recommender._untrained(divided, config)
         _training(rows, made, steps)
         _evaluation(rows, made, queries)
         _sessions(rows, made, lengths)
     rows.append(["peak memory of the process", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB"])
     show(f"{mixer}, D={dim}, {users:,} users, {items:,} items, {events:,} events", ["", "measured"], rows)
+
+
+def _read(rows: Lines, log: Log) -> Log:
+    """The log as a user's file of events in the order of time, read back."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "events.csv"
+        log.frame().sort("time").write_csv(file)
+        size = file.stat().st_size / 2**20
+        with _timed(rows, f"read the log from a CSV of {size:,.0f} MB"):
+            return read_log(file)
 
 
 def _training(rows: Lines, made: Recommender, steps: int) -> None:

@@ -13,7 +13,7 @@ from prism.layers.parts import ShortConv, unit
 from prism.layers.prism import PrismConfig, corrections, named, repeat_last, solver_sizes
 from prism.ops.delta import delta_rule_flops
 
-FAINT = -3.0
+FAINT = -7.0
 
 
 class PrismOnBase(GatedDeltaNet):
