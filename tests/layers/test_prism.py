@@ -187,9 +187,22 @@ def test_a_base_write_without_steps_is_a_gated_deltanet_layer(fields: dict[str, 
     assert (ours.flops(), ours.state_size()) == (theirs.flops(), theirs.state_size())
 
 
-def test_solver_steps_leave_the_base_beside_them_as_it_is() -> None:
+def with_and_without_steps() -> tuple[Memory, Memory]:
+    """A layer of the second reading, and its base alone."""
     m, plain = build(base_write=True), build(base_write=True, steps=0)
     plain.load_state_dict({name: y for name, y in m.state_dict().items() if not name.startswith("solver.")})
+    return m, plain
+
+
+def test_beside_a_base_write_the_layer_begins_near_gated_deltanet() -> None:
+    m, plain = with_and_without_steps()
+    x = torch.randn(2, 1000, DIM, dtype=torch.float64)
+    near, exact = m(x)[0], plain(x)[0]
+    assert 1e-4 < (near - exact).norm() / exact.norm() < 0.05
+
+
+def test_solver_steps_leave_the_base_beside_them_as_it_is() -> None:
+    m, plain = with_and_without_steps()
     x = torch.randn(1, 20, DIM, dtype=torch.float64)
     write, base = written(m, x), written(plain, x)
     for ours, theirs in ((write.k[..., 0, :], base.k), (write.v[..., 0, :], base.v), (write.beta[..., 0], base.beta)):

@@ -13,6 +13,9 @@ from prism.layers.parts import ShortConv, unit
 from prism.layers.prism import PrismConfig, corrections, named, repeat_last, solver_sizes
 from prism.ops.delta import delta_rule_flops
 
+# Logit of a step's strength at first, β ≈ 1/1100. Only the base key is erased, so what the steps write piles up over
+# the thousand tokens that a slow head remembers. Validation perplexity of a 2.7M language model after 400k tokens,
+# equal parameters, one seed, from a logit of 0 / −3 / −5 / −7: 100.9 / 98.3 / 94.2 / 91.8; Gated DeltaNet: 92.3.
 FAINT = -7.0
 
 
