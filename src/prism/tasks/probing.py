@@ -75,7 +75,7 @@ class ProbeTraining:
     warmup: int = 100
     """Updates in which the learning rate rises."""
     growing: float = 0.45
-    """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length from the start.
+    """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length.
     What is learned among a few noise tokens holds among many, and is found much sooner."""
     first: int = 16
     """Tokens of the shortest of them at least."""
