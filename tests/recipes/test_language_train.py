@@ -84,4 +84,4 @@ def test_training_without_text_learns_pythons_own(tmp_path: Path, capsys: pytest
     cli.main(["lm", "train", "--out", str(tmp_path / "run"), *words])
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     bits = [line["valid/bits_per_byte"] for line in log if "valid/bits_per_byte" in line]
-    assert bits[-1] < 3.4 < bits[0]
+    assert bits[-1] < 3.0 < bits[0]
