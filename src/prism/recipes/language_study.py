@@ -209,8 +209,8 @@ def study(
         study_model(name, settings, settings.vocabulary)  # refuses sizes that do not fit one another
     texts = texts.found()
     if data_dir is not None:
-        check_harness()
         task_files(TASKS, data_dir)
+        check_harness()
     _prepare(texts, settings, out)
     jobs = {
         (name, seed): Job(
