@@ -1,5 +1,6 @@
 """Checks that configs share: each refuses one bad field in one line that names it, its value and the remedy."""
 
+from ast import literal_eval
 from dataclasses import fields
 from typing import Any, TypeVar, get_args
 
@@ -18,6 +19,14 @@ def fraction(name: str, value: float) -> None:
     """Refuses what is not in [0, 1)."""
     if not 0 <= value < 1:
         raise InputError(f"{name} must be in [0, 1), got {value!r}")
+
+
+def option_value(text: str) -> Any:
+    """What is typed after `name=`: a number, boolean or None as Python writes it, true and false too; else text."""
+    try:
+        return literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text
 
 
 def one_of(name: str, value: object, choices: object) -> None:

@@ -9,8 +9,10 @@ from support import tiny
 from prism import cli
 from prism.data.splits import split
 from prism.errors import InputError
+from prism.layers.prism import PrismConfig
 from prism.recipes.compare import compare_on, variant
 from prism.recipes.rows import Row, mean_ranks, refuse_failures, show_rows
+from prism.recommend.config import FitConfig
 from prism.recommend.recommender import Recommender
 
 FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
@@ -88,3 +90,9 @@ def test_two_processes_get_what_one_gets(tmp_path: Path) -> None:
 def test_ranks_are_averaged_over_metrics_and_shared_in_ties() -> None:
     rows = [Row(name, ({"a": a, "b": b},)) for name, a, b in (("x", 3, 1), ("y", 2, 1), ("z", 1, 0))]
     assert mean_ranks(rows, ["a", "b"]) == [1.25, 1.75, 3.0]
+
+
+def test_options_of_a_mixer_are_read_as_what_they_are() -> None:
+    options = "prism:base_write=false,solver_rank=None,anchor=none,steps=3"
+    mixer = variant(FitConfig(), options).model().backbone.mixer
+    assert mixer == PrismConfig(heads=2, base_write=False, solver_rank=None, anchor="none", steps=3)

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shutil
-from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
+from prism.config import option_value
 from prism.data.shards import Shards, fingerprint, write_shards
 from prism.data.text import python_documents, read_documents, text_files
 from prism.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -218,7 +218,4 @@ def _field(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"fields must be name=value, got {text!r}")
-    try:
-        return name, literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value  # a word
+    return name, option_value(value)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from prism.config import at_least
+from prism.config import at_least, option_value
 from prism.data.probes import PROBES
 from prism.errors import InputError
 from prism.files import write_whole
@@ -89,17 +89,8 @@ def parse_mixer(text: str, heads: int) -> MixerConfig:
         key, sign, value = option.partition("=")
         if not sign:
             raise InputError(f"mixer {text!r}: {option!r} is not field=value")
-        fields[key] = {"true": True, "false": False, "none": "none"}.get(value.lower(), _number(value))
+        fields[key] = option_value(value)
     return mixer_config(name, **fields)
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def probe(

@@ -1,11 +1,10 @@
 """One recommender to train, as flat fields and four groups; its JSON is kept in the run's folder."""
 
-import ast
 import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from prism.config import at_least, from_fields
+from prism.config import at_least, from_fields, option_value
 from prism.data.items import check_features
 from prism.data.splits import PROTOCOLS
 from prism.errors import InputError
@@ -97,7 +96,7 @@ class FitConfig:
             name, sign, text = option.partition("=")
             if not sign:
                 raise InputError(f"mixer_options takes name=value, got {option!r}")
-            values[name] = _value(text)
+            values[name] = option_value(text)
         return values
 
     def to_json(self) -> str:
@@ -128,11 +127,3 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         flat |= _flat(value) if isinstance(value, dict) else {name: value}
     return flat
-
-
-def _value(text: str) -> Any:
-    """A number, boolean or None as Python writes it; anything else is text."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
