@@ -8,7 +8,7 @@ import pytest
 from prism.errors import InputError
 from prism.recipes import capacity as command
 
-SMALL = {"mixers": ("prism", "linear-attention"), "dims": (8, 16), "pairs": (1, 2), "length": 8}
+SMALL = {"mixers": ("prism", "linear-attention"), "dims": (8, 16), "pairs": (1, 2), "length": 8, "processes": 1}
 
 
 def test_every_point_is_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_every_point_is_kept_and_not_run_again(tmp_path: Path, monkeypatch: pyte
     assert sizes["linear-attention", 16] == 2 * 2 * 8 * (8 + 1)
     monkeypatch.setattr(command, "run_probe", None)
     command.capacity(**SMALL, steps=2, out=tmp_path)
-    with pytest.raises(InputError, match="other settings: choose another --out"):
+    with pytest.raises(InputError, match="other training: choose another --out"):
         command.capacity(**SMALL, steps=3, out=tmp_path)
 
 

@@ -1,45 +1,100 @@
 """`prism paper capacity`: MQAR over the number of pairs × the width, the "memory wall" of the paper's discussion."""
 
-import json
 from dataclasses import asdict, dataclass, replace
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from rich.table import Table
 
-from prism.bench.report import COLOURS
+from prism.bench.report import COLOURS, console
 from prism.config import at_least
 from prism.data.probes_memory import Mqar
-from prism.errors import InputError
-from prism.files import write_whole
+from prism.recipes.jobs import run_jobs
 from prism.recipes.probing import parse_mixer
 from prism.recipes.probing_report import save_figure
 from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
 
-TRAINING = ProbeTraining(steps=3000, every=250)
+TRAINING = ProbeTraining(steps=1500, every=250)
+# Those whose state does not grow and is not an inner model trained by gradients, and MoM, which has several.
+LINEAR = (
+    "linear-attention", "gla", "gsa", "mamba2", "deltanet", "gated-deltanet", "efla", "pgdn", "rwkv7", "prism",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One model on one number of pairs."""
+    """What one model came to."""
 
-    mixer: str
-    dim: int
-    pairs: int
-    seed: int
     accuracy: float
     state: int
     """Numbers that all its layers remember of one sequence of this length."""
+    parameters: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A record of plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One model on one number of pairs."""
+
+    mixer: str
+    """A name, and after a colon fields of its config."""
+    dim: int
+    pairs: int
+    seed: int
+    heads: int
+    length: int
+    training: ProbeTraining
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return out / f"{self.mixer.replace(':', '@')}-dim{self.dim}-pairs{self.pairs}-{self.seed}.json"
+
+    def settings_json(self) -> dict[str, Any]:
+        """What must be the same for a result to be this run's."""
+        return asdict(self)
+
+    def run(self, threads: int | None = None) -> Point:
+        """Trains; on `threads` of torch where given."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        model = ProbeModelConfig(mixer=parse_mixer(self.mixer, self.heads), dim=self.dim)
+        probe = Mqar(length=self.length, pairs=self.pairs)
+        result, net = run_probe(probe, model, self.training, seed=self.seed)
+        return Point(
+            accuracy=result.accuracy,
+            state=net.backbone.state_size(self.length),
+            parameters=result.parameters,
+            seconds=result.seconds,
+        )
+
+    def read(self, record: dict[str, Any]) -> Point:
+        """A result from its file."""
+        return Point(**record)
+
+    def line(self, result: Point) -> str:
+        """The run in one line."""
+        return (
+            f"{self.mixer:<18} D={self.dim:<3} {self.pairs:>2} pairs  seed {self.seed}  "
+            f"accuracy {result.accuracy:.3f}  {result.seconds:.0f} s"
+        )
 
 
 def capacity(
-    mixers: tuple[str, ...] = ("linear-attention", "mamba2", "gated-deltanet", "prism"),
+    mixers: tuple[str, ...] = LINEAR,
     dims: tuple[int, ...] = (16, 32),
     pairs: tuple[int, ...] = (2, 4, 8),
     seeds: int = 1,
     heads: int = 2,
-    length: int = 48,
+    length: int = 32,
     steps: int = TRAINING.steps,
+    processes: int = cpu_count() or 1,
     out: Path = Path("capacity"),
 ) -> None:
     """MQAR accuracy over the number of pairs × state size, for PRISM and linear mixers.
@@ -54,62 +109,65 @@ def capacity(
         heads: Heads of every mixer.
         length: Tokens of a sequence.
         steps: Updates of each run at most.
+        processes: Runs at a time, each on one thread.
         out: Folder of the results: a JSON a run, capacity.png.
     """
     at_least("seeds", seeds, 1)
+    at_least("processes", processes, 1)
     for many in pairs:
         Mqar(length=length, pairs=many)
+    for mixer in mixers:
+        for dim in dims:
+            parse_mixer(mixer, heads).build(dim)
     training = replace(TRAINING, steps=steps)
-    points = [
-        point(mixer, dim, many, seed, heads=heads, length=length, training=training, out=out)
+    places = [
+        Place(mixer=mixer, dim=dim, pairs=many, seed=seed, heads=heads, length=length, training=training)
+        for seed in range(seeds)
         for mixer in mixers
         for dim in dims
         for many in pairs
-        for seed in range(seeds)
     ]
+    points = run_jobs(places, out, processes)
+    show(points)
     plot(out / "capacity.png", points)
     print(f"wrote {out}/capacity.png")
 
 
-def point(
-    mixer: str, dim: int, pairs: int, seed: int, *, heads: int, length: int, training: ProbeTraining, out: Path
-) -> Point:
-    """One run, or what `out` holds of it."""
-    path = out / f"{mixer.replace(':', '@')}-dim{dim}-pairs{pairs}-{seed}.json"
-    settings: dict[str, Any] = {"heads": heads, "length": length, "training": asdict(training)}
-    if path.exists():
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record.pop("settings") != settings:
-            raise InputError(f"{path} is of a run with other settings: choose another --out, or remove it")
-        return Point(**record)
-    config = ProbeModelConfig(mixer=parse_mixer(mixer, heads), dim=dim)
-    result, net = run_probe(Mqar(length=length, pairs=pairs), config, training, seed=seed)
-    state = net.backbone.state_size(length)
-    found = Point(mixer=mixer, dim=dim, pairs=pairs, seed=seed, accuracy=result.accuracy, state=state)
-    write_whole(path, json.dumps(asdict(found) | {"settings": settings}, indent=1).encode())
-    print(f"{mixer:<18} D={dim:<3} {pairs} pairs  accuracy {result.accuracy:.3f}  {result.seconds:.0f} s", flush=True)
-    return found
+def show(points: dict[Place, Point]) -> None:
+    """A row a mixer and width: the state's size, and the mean accuracy for each number of pairs."""
+    counts = sorted({place.pairs for place in points})
+    table = Table()
+    for name in ("mixer", "D", "state", *(f"{many} pairs" for many in counts)):
+        table.add_column(name, justify="left" if name == "mixer" else "right")
+    for mixer, dim in dict.fromkeys((place.mixer, place.dim) for place in points):
+        mine = {place: point for place, point in points.items() if (place.mixer, place.dim) == (mixer, dim)}
+        state = next(iter(mine.values())).state
+        table.add_row(mixer, str(dim), f"{state:,}", *(f"{_mean(mine, many):.3f}" for many in counts))
+    console().print(table)
 
 
-def plot(path: Path, points: list[Point]) -> None:
+def _mean(points: dict[Place, Point], pairs: int) -> float:
+    return float(np.mean([point.accuracy for place, point in points.items() if place.pairs == pairs]))
+
+
+def plot(path: Path, points: dict[Place, Point]) -> None:
     """Accuracy over the number of pairs, a panel a width, a line a mixer; the state's size in the legend."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    dims, mixers = sorted({p.dim for p in points}), list(dict.fromkeys(p.mixer for p in points))
-    counts = sorted({p.pairs for p in points})
-    figure, axes = plt.subplots(1, len(dims), figsize=(4.6 * len(dims), 3.8), squeeze=False, sharey=True)
+    dims, mixers = sorted({place.dim for place in points}), list(dict.fromkeys(place.mixer for place in points))
+    counts = sorted({place.pairs for place in points})
+    figure, axes = plt.subplots(1, len(dims), figsize=(5.4 * len(dims), 4.4), squeeze=False, sharey=True)
     for axis, dim in zip(axes[0], dims, strict=True):
         for n, mixer in enumerate(mixers):
-            mine = [p for p in points if (p.mixer, p.dim) == (mixer, dim)]
-            mean = [np.mean([p.accuracy for p in mine if p.pairs == many]) for many in counts]
-            label = f"{mixer} ({mine[0].state:,} numbers)"
-            axis.plot(counts, mean, "o-", color=COLOURS[n % len(COLOURS)], label=label, markersize=4)
-            axis.plot(
-                [p.pairs for p in mine], [p.accuracy for p in mine], ".", color=COLOURS[n % len(COLOURS)], alpha=0.4
-            )
+            mine = {place: point for place, point in points.items() if (place.mixer, place.dim) == (mixer, dim)}
+            style = {"color": COLOURS[n % len(COLOURS)], "marker": "os^Dv"[n // len(COLOURS) % 5]}
+            label = f"{mixer} ({next(iter(mine.values())).state:,} numbers)"
+            axis.plot(counts, [_mean(mine, many) for many in counts], **style, label=label, markersize=4)
+            for place, point in mine.items():
+                axis.plot(place.pairs, point.accuracy, **style, linestyle="", alpha=0.35, markersize=3)
         axis.axhline(Mqar().chance, color="#7f7f7f", linestyle=":", linewidth=1)
         axis.set(title=f"MQAR, D = {dim}", xlabel="pairs", ylim=(0, 1.04))
         axis.set_xticks(counts)
