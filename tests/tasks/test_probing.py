@@ -17,7 +17,7 @@ from prism.layers.prism import PrismConfig
 from prism.recipes import probing
 from prism.recipes.probing import Job, ProbeSettings, parse_mixer, probe, run_jobs
 from prism.recipes.probing_report import PAPER, cell, paper_accuracy
-from prism.tasks.probing import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, run_probe
+from prism.tasks.probing import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, batches, run_probe
 
 SHORT = ProbeTraining(steps=6, batch=8, every=3, watched=32, tested=64)
 TASK = Parity(length=8)
@@ -151,3 +151,11 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prisma': did you mean 'prism'"):
         probe(("xor",), mixers=("prisma",), out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_every_update_sees_as_many_tokens() -> None:
+    training = ProbeTraining(steps=96, batch=4, growing=0.7, first=8)
+    sizes = [tokens.shape for tokens, _ in batches(Parity(length=32), training, seed=0)]
+    assert len(sizes) == 96
+    assert {shape.numel() for shape in sizes} == {4 * 32}
+    assert [shape[1] for shape in sizes[::32]] == [8, 16, 32]

@@ -17,7 +17,7 @@ from prism.recipes.probing import parse_mixer
 from prism.recipes.probing_report import save_figure
 from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
 
-TRAINING = ProbeTraining(steps=1500, every=250)
+TRAINING = ProbeTraining(every=250)
 # Those whose state does not grow and is not an inner model trained by gradients, and MoM, which has several.
 LINEAR = (
     "linear-attention", "gla", "gsa", "mamba2", "deltanet", "gated-deltanet", "efla", "pgdn", "rwkv7", "prism",

@@ -66,17 +66,17 @@ class ProbeModel(nn.Module):
 class ProbeTraining:
     """How a probe is trained, the same for every mixer and task."""
 
-    steps: int = 3000
+    steps: int = 1500
     """Updates at most."""
     batch: int = 64
-    """Examples an update, all of them new."""
+    """Examples an update, all of them new; while sequences are shorter, as many more as make the same tokens."""
     lr: float = 1e-2
     """The learning rate after warm-up; it falls to 0 along a cosine."""
     warmup: int = 100
     """Updates in which the learning rate rises."""
-    growing: float = 0.45
+    growing: float = 0.8
     """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length.
-    What is learned among a few noise tokens holds among many, and is found much sooner."""
+    What is learned among a few noise tokens holds among many, and is found sooner: more answers for the same tokens."""
     first: int = 16
     """Tokens of the shortest of them at least."""
     beta2: float = 0.98
@@ -163,7 +163,7 @@ def run_probe(
     began, curve, losses = time.perf_counter(), [], []
     optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=0.0)
     watched = probe.draw(training.watched, seed=seed, split="test", batch=0)
-    for step, (tokens, labels) in enumerate(_batches(probe, training, seed)):
+    for step, (tokens, labels) in enumerate(batches(probe, training, seed)):
         losses.append(_update(net, optimiser, tokens, labels, training.rate(step), training.clip))
         if (step + 1) % training.every and step + 1 < training.steps:
             continue
@@ -188,10 +188,14 @@ def run_probe(
     return result, net
 
 
-def _batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tokens and labels of every update."""
     for ahead in range(-(-training.steps // _AHEAD)):
-        drawn = training.stage(probe, ahead * _AHEAD).draw(_AHEAD * training.batch, seed=seed, batch=ahead)
-        tokens, labels = (torch.from_numpy(part).split(training.batch) for part in drawn)
+        now = training.stage(probe, ahead * _AHEAD)
+        many = training.batch * probe.length // now.length
+        tokens, labels = (
+            torch.from_numpy(part).split(many) for part in now.draw(_AHEAD * many, seed=seed, batch=ahead)
+        )
         yield from list(zip(tokens, labels, strict=True))[: training.steps - ahead * _AHEAD]
 
 
