@@ -154,7 +154,7 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_every_update_sees_as_many_tokens() -> None:
-    training = ProbeTraining(steps=96, batch=4, growing=0.7, first=8)
+    training = ProbeTraining(steps=96, batch=4, growing=0.66, first=8)
     sizes = [tokens.shape for tokens, _ in batches(Parity(length=32), training, seed=0)]
     assert len(sizes) == 96
     assert {shape.numel() for shape in sizes} == {4 * 32}
