@@ -143,9 +143,10 @@ def test_the_share_is_1_for_a_write_that_is_the_solvers_and_0_for_none(tokens: T
 def test_the_command_writes_numbers_claims_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "DEPTHS", (1, 2))
     monkeypatch.setattr(command, "forgetting", lambda: forgetting(T=64, trials=500))
-    command.theory(updates=2, task="parity", length=8, out=tmp_path)
+    command.theory(updates=2, task="parity", length=8, seeds=2, out=tmp_path)
     record = json.loads((tmp_path / "theory.json").read_text())
     assert len(record["claims"]) >= 15
+    assert {f"amortisation, L={L}, seed {seed}, trained" for L in (1, 2) for seed in (0, 1)} <= set(record["numbers"])
     assert {p.name for p in tmp_path.glob("*.png")} == {
         "rank.png", "forgetting.png", "anchor.png", "degeneracy.png", "spectrum.png", "lipschitz.png",
         "amortisation.png",

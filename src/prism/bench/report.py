@@ -42,6 +42,8 @@ class Claim:
         """The limit, as read aloud; nothing where the ratio is only reported."""
         if self.least is None and self.most is None:
             return ""
+        if self.least is not None and self.most is not None:
+            return f"from {self.least:g} to {self.most:g}"
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
 

@@ -9,7 +9,7 @@ import torch
 import tyro
 
 from prism.config import at_least, option_value
-from prism.data.probes import PROBES
+from prism.data.probes import PROBES, Probe
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.layers import mixer_config
@@ -40,6 +40,11 @@ class ProbeSettings:
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
 
+    def model(self, probe: Probe, mixer: MixerConfig) -> ProbeModelConfig:
+        """The model for a task."""
+        dim = self.memory_dim if probe.kind == "memory" else self.dim
+        return ProbeModelConfig(mixer=mixer, dim=dim, layers=self.layers, ffn=self.ffn)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -64,9 +69,7 @@ class Job:
         if threads is not None:
             torch.set_num_threads(threads)
         s, probe = self.settings, PROBES[self.task](length=self.settings.length)
-        dim = s.memory_dim if probe.kind == "memory" else s.dim
-        model = ProbeModelConfig(mixer=parse_mixer(self.mixer, s.heads), dim=dim, layers=s.layers, ffn=s.ffn)
-        result, _ = run_probe(probe, model, s.training, seed=self.seed)
+        result, _ = run_probe(probe, s.model(probe, parse_mixer(self.mixer, s.heads)), s.training, seed=self.seed)
         return result
 
     def read(self, record: dict[str, Any]) -> ProbeResult:

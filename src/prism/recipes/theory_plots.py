@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -113,15 +114,22 @@ def slopes(path: Path, found: Slopes) -> None:
     _finish(path, figure, axes)
 
 
-def amortisation(path: Path, found: Mapping[str, Mapping[int, Amortisation]]) -> None:
-    """How much of the serial solver's improvement each write achieves, over L."""
+def amortisation(path: Path, found: Mapping[str, Mapping[int, Sequence[Amortisation]]]) -> None:
+    """How much of the serial solver's improvement each write achieves, over L: medians, and a dot a seed."""
     figure, axes = _panels(len(found))
     for axis, (name, by_depth) in zip(axes, found.items(), strict=True):
         depths = list(by_depth)
         axis.plot(depths, [1.0] * len(depths), "--", color="#7f7f7f", label="serial solver, L steps")
-        axis.plot(depths, [by_depth[d].prism for d in depths], "o-", color=RED, label="PRISM's L-step write")
-        axis.plot(depths, [by_depth[d].one_shot for d in depths], "s-", color=BLUE, label="one-shot β v kᵀ")
-        axis.plot(depths, [by_depth[d].serial[1] for d in depths], "^-", color=GREEN, label="serial solver, 1 step")
+        for label, colour, marker, share in (
+            ("PRISM's L-step write", RED, "o", lambda one: one.prism),
+            ("one-shot β v kᵀ", BLUE, "s", lambda one: one.one_shot),
+            ("serial solver, 1 step", GREEN, "^", lambda one: one.serial[1]),
+        ):
+            middle = [median(share(one) for one in by_depth[d]) for d in depths]
+            axis.plot(depths, middle, f"{marker}-", color=colour, label=label)
+            for d in depths:
+                for one in by_depth[d]:
+                    axis.plot(d, share(one), marker, color=colour, alpha=0.35, markersize=3)
         axis.axhline(0, color="black", linewidth=0.8)
         axis.set(title=f"share of the solver's gain, {name}", xlabel="L", xticks=depths)
     low = min(axis.get_ylim()[0] for axis in axes)

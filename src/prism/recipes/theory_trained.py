@@ -23,7 +23,8 @@ from prism.layers.memory import Write
 from prism.layers.prism import Prism, PrismConfig
 from prism.ops.delta import one_token
 from prism.ops.fastweight import nonlinear_delta_step
-from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
+from prism.recipes.probing import ProbeSettings
+from prism.tasks.probing import ProbeTraining, run_probe
 
 GELU_SLOPE = 1.1290
 """The largest slope of GELU (at √2): its Lipschitz constant, which the paper rounds to 1."""
@@ -49,7 +50,7 @@ def trained_layers(
     """
     probe = PROBES[task](length=length)
     training = ProbeTraining(steps=max(updates, 1), every=50, lr=ProbeTraining.lr if updates else 1e-12)
-    config = ProbeModelConfig(mixer=PrismConfig(heads=2, steps=steps))
+    config = ProbeSettings().model(probe, PrismConfig(heads=2, steps=steps))
     result, net = run_probe(probe, config, training, seed=seed)
     inputs: list[Tensor] = []
     layers = [part for part in net.modules() if isinstance(part, Prism)]
