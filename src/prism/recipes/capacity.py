@@ -18,9 +18,9 @@ from prism.recipes.probing_report import save_figure
 from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
 
 TRAINING = ProbeTraining(every=250)
-# Those whose state does not grow and is not an inner model trained by gradients, and MoM, which has several.
+# Those whose state does not grow with the sequence and is not an inner model trained by gradients.
 LINEAR = (
-    "linear-attention", "gla", "gsa", "mamba2", "deltanet", "gated-deltanet", "efla", "pgdn", "rwkv7", "prism",
+    "linear-attention", "gla", "gsa", "mamba2", "deltanet", "gated-deltanet", "efla", "pgdn", "rwkv7", "mom", "prism",
 )  # fmt: skip
 
 
