@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.memory import Memory, Sequences, Write
+from prism.layers.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
 from prism.layers.prism_base import PrismOnBase
 
@@ -224,6 +225,7 @@ def test_half_lives_spread_from_a_few_to_a_thousand_tokens() -> None:
     half = (0.5 ** torch.tensor(1.0)).log() / F.logsigmoid(m.decay_bias.double())
     torch.testing.assert_close(half[[0, -1]], torch.tensor([4.0, 1024.0]).double(), rtol=1e-3, atol=0)
     assert (half.diff() > 0).all()
+    assert half_lives(1).sigmoid() ** 64 == pytest.approx(0.5, rel=1e-3)
 
 
 def test_a_low_rank_solver_costs_a_few_percent_more_than_gated_deltanet() -> None:

@@ -70,8 +70,12 @@ class LinearEach(nn.Module):
 
 
 def half_lives(heads: int, shortest: float = 4.0, longest: float = 1024.0) -> Float[Tensor, " H"]:
-    """Logits of decays whose half-lives are spread evenly in logarithm from `shortest` to `longest` tokens."""
-    tokens = torch.logspace(log(shortest), log(longest), heads, base=torch.e, dtype=torch.float64)
+    """Logits of decays whose half-lives are spread evenly in logarithm from `shortest` to `longest` tokens.
+
+    A single head has the one in the middle.
+    """
+    ends = (log(shortest), log(longest)) if heads > 1 else ((log(shortest) + log(longest)) / 2,) * 2
+    tokens = torch.logspace(*ends, heads, base=torch.e, dtype=torch.float64)
     return torch.logit(0.5 ** (1 / tokens)).float()
 
 
