@@ -1,0 +1,84 @@
+"""A mixer of one's own under the contract of `prism.layers.mixer`: RetNet's retention, in thirty lines.
+
+Whole sequences, packed sequences and one token at a time all come from the one method `run`; the probes, the backbone
+and the measurements take it like the mixers that ship.
+
+    python examples/new_mixer.py
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from prism.data.probes import PROBES
+from prism.layers.memory import Pace, Paced, Write
+from prism.layers.mixer import MixerConfig, State
+from prism.layers.parts import GatedRead, half_lives
+from prism.ops.delta import delta_rule_flops
+from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetentionConfig(MixerConfig):
+    """S_t = γ S_{t−1} + v kᵀ, γ fixed, one for each head."""
+
+    longest: float = 512.0
+    """Half-life of the slowest head, in tokens."""
+
+    def _make(self, dim: int) -> "Retention":
+        return Retention(dim, self)
+
+
+class Retention(Paced):
+    """Retention: linear attention that forgets at a fixed pace."""
+
+    Config = RetentionConfig
+
+    def __init__(self, dim: int, config: RetentionConfig):
+        super().__init__(dim)
+        self.config, self.size = config, config.head_size(dim, None, "heads to a divisor of dim")
+        self.project = nn.Linear(dim, 4 * dim, bias=False)
+        self.read = GatedRead(self.size)
+        self.out = nn.Linear(dim, dim, bias=False)
+        self.register_buffer("decay", half_lives(config.heads, longest=config.longest))
+
+    def run(
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """Linear maps, one recurrence, a gated read."""
+        q, k, v, gate = self.project(x).chunk(4, -1)
+        q, k, v = (part.unflatten(-1, (self.config.heads, self.size)) for part in (q, k, v))
+        one = torch.ones_like(v[..., 0])
+        decay = nn.functional.logsigmoid(self.decay).expand_as(one)
+        write = Write(q=q, k=k * self.size**-0.5, v=v, beta=one, log_alpha=decay, erase=torch.zeros_like(one))
+        o, S = pace.delta_rule(write, None if state is None else state[0])
+        return self.out(self.read(o, gate)), (S,)
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """S of every head."""
+        return ((self.config.heads, self.size, self.size),)
+
+    def state_flops(self, length: int) -> int:
+        """Decay, one write and the read of each head."""
+        return self.config.heads * delta_rule_flops(1, self.size, self.size, erases=False)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    layer = RetentionConfig(heads=2).build(32)
+    x = torch.randn(1, 50, 32)
+    whole, _ = layer(x)
+    state: State | None = None
+    for t in range(50):
+        token, state = layer.step(x[:, t], state)
+    print("a token at a time less the whole sequence:", float((token - whole[:, -1]).abs().max().detach()))
+
+    model = ProbeModelConfig(mixer=RetentionConfig(heads=2))
+    result, _ = run_probe(PROBES["mux"](length=16), model, ProbeTraining(steps=200, batch=32, every=50, tested=512))
+    print(f"MUX after {result.steps} updates: accuracy {result.accuracy:.3f}, {result.parameters:,} parameters")
+
+
+if __name__ == "__main__":
+    main()
