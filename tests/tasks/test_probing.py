@@ -74,6 +74,7 @@ def test_sequences_grow_by_doubling_to_the_tasks_length() -> None:
     training = ProbeTraining(steps=1000, growing=0.3, first=16)
     lengths = [training.stage(Parity(length=128), step).length for step in range(0, 1000, 50)]
     assert lengths == [16, 16, 32, 32, 64, 64] + [128] * 14
+    assert training.growths(Parity(length=128)) == [100, 200, 300]
     assert training.stage(VariableTracking(length=128), 0).length == 19  # no shorter than the task can be
     assert training.stage(Parity(length=12), 0).length == 12
     assert ProbeTraining(growing=0).stage(Parity(length=128), 0).length == 128

@@ -134,5 +134,6 @@ def probe(
     results = run_jobs(jobs, out, processes)
     found = {(job.task, job.mixer, job.seed): result for job, result in results.items()}
     write_whole(out / "table.txt", show_table(found).encode())
-    write_curves(out / "curves.png", found)
+    growths = {job.task: settings.training.growths(PROBES[job.task](length=settings.length)) for job in jobs}
+    write_curves(out / "curves.png", found, growths)
     print(f"wrote {out}/table.txt and {out}/curves.png")

@@ -70,8 +70,8 @@ def show_table(results: Results) -> str:
     return text.getvalue()
 
 
-def write_curves(path: Path, results: Results) -> None:
-    """Accuracy over updates, a panel a task, a line a seed, chance dotted."""
+def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]]) -> None:
+    """Accuracy over updates, a panel a task, a line a seed; chance, and where sequences become longer, dotted."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -92,6 +92,10 @@ def write_curves(path: Path, results: Results) -> None:
                 axis.plot(*zip(*points, strict=True), color=colour, linewidth=1.3, alpha=0.85)
                 axis.plot(*points[-1], "o", color=colour, markersize=4)
         axis.axhline(PROBES[task]().chance, color="#7f7f7f", linestyle=":", linewidth=1)
+        end = axis.get_xlim()[1]
+        for step in growths[task]:
+            if step < end:
+                axis.axvline(step, color="#7f7f7f", linestyle=":", linewidth=1)
         axis.set(title=task, ylim=(0, 1.04))
         axis.grid(alpha=0.3)
     for axis in axes[-1]:

@@ -115,6 +115,11 @@ class ProbeTraining:
         left = doublings - int(grown / self.growing * doublings)
         return replace(probe, length=max(least, probe.length >> left))
 
+    def growths(self, probe: Probe) -> list[int]:
+        """The updates after which sequences are longer."""
+        lengths = [self.stage(probe, step).length for step in range(self.steps)]
+        return [step for step in range(1, self.steps) if lengths[step] != lengths[step - 1]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
