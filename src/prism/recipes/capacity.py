@@ -159,20 +159,23 @@ def plot(path: Path, points: dict[Place, Point]) -> None:
 
     dims, mixers = sorted({place.dim for place in points}), list(dict.fromkeys(place.mixer for place in points))
     counts = sorted({place.pairs for place in points})
-    figure, axes = plt.subplots(1, len(dims), figsize=(5.4 * len(dims), 4.4), squeeze=False, sharey=True)
+    figure, axes = plt.subplots(1, len(dims), figsize=(5.4 * len(dims), 5.4), squeeze=False, sharey=True)
     for axis, dim in zip(axes[0], dims, strict=True):
         for n, mixer in enumerate(mixers):
             mine = {place: point for place, point in points.items() if (place.mixer, place.dim) == (mixer, dim)}
             style = {"color": COLOURS[n % len(COLOURS)], "marker": "os^Dv"[n // len(COLOURS) % 5]}
+            line = ("-", "--", ":", "-.")[n // len(COLOURS) % 4]
             label = f"{mixer} ({next(iter(mine.values())).state:,} numbers)"
-            axis.plot(counts, [_mean(mine, many) for many in counts], **style, label=label, markersize=4)
+            means = [_mean(mine, many) for many in counts]
+            axis.plot(counts, means, **style, linestyle=line, label=label, markersize=5)
             for place, point in mine.items():
                 axis.plot(place.pairs, point.accuracy, **style, linestyle="", alpha=0.35, markersize=3)
         axis.axhline(Mqar().chance, color="#7f7f7f", linestyle=":", linewidth=1)
         axis.set(title=f"MQAR, D = {dim}", xlabel="pairs", ylim=(0, 1.04))
-        axis.set_xticks(counts)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(many) for many in counts])
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend(fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     axes[0][0].set_ylabel("accuracy")
     figure.tight_layout()
     save_figure(path, figure)
