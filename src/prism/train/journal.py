@@ -10,13 +10,16 @@ from prism.files import write_whole
 
 
 class Journal:
-    """Lines of numbers by step. A resumed run drops the lines of steps that it will do again."""
+    """Lines of numbers by step. A resumed run drops the lines of what it will do again: steps after `step`, and the
+    evaluation at `step` where it stands before one."""
 
-    def __init__(self, folder: Path | None, *, step: int, tensorboard: bool):
+    def __init__(self, folder: Path | None, *, step: int, evaluates: bool = False, tensorboard: bool):
         self._path = None if folder is None else folder / "log.jsonl"
         self._board: Any = None
         if self._path is not None:
             kept = [line for line in read_journal(self._path) if line["step"] <= step]
+            if evaluates:
+                kept = [line for line in kept if line["step"] < step or not any(n.startswith("valid/") for n in line)]
             write_whole(self._path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         if folder is not None and tensorboard:
             self._board = _board(folder, step)

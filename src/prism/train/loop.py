@@ -67,7 +67,9 @@ class Loop:
         self.saved = self._resume()
         self.kept: dict[str, Tensor] = {}  # the best weights, where there is no folder for them
         main = accelerator.is_main_process
-        self.journal = Journal(out if main else None, step=self.at.step, tensorboard=config.tensorboard)
+        self.journal = Journal(
+            out if main else None, step=self.at.step, evaluates=self.at.batch > 0, tensorboard=config.tensorboard
+        )
         self.display = Display(shown=progress and main, epochs=config.epochs)
         self.clock = self.log_clock = time.monotonic()
 
