@@ -92,7 +92,7 @@ def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], 
     write_whole(path, json.dumps(content, indent=2).encode())
 
 
-def _style(system: str, systems: list[str]) -> dict[str, str]:
+def line_style(system: str, systems: list[str]) -> dict[str, str]:
     """A colour for each family (what comes before a comma), a line for each of its members; then other markers."""
     families = list(dict.fromkeys(name.partition(",")[0] for name in systems))
     family = families.index(system.partition(",")[0])
@@ -116,7 +116,7 @@ def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str)
     for axis, (name, rows) in zip(axes[0], panels.items(), strict=True):
         for system in systems:
             points = sorted((row.size["T"], row.tokens_per_second) for row in rows if row.system == system)
-            axis.plot(*zip(*points, strict=True), label=system, markersize=4, **_style(system, systems))
+            axis.plot(*zip(*points, strict=True), label=system, markersize=4, **line_style(system, systems))
         lengths = sorted({row.size["T"] for row in rows})
         axis.set(title=name, xlabel="sequence length", xscale="log", yscale="log")
         axis.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=30)

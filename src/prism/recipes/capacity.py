@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from prism.bench.report import COLOURS, console
+from prism.bench.report import console, line_style
 from prism.config import at_least
 from prism.data.probes_memory import Mqar
 from prism.recipes.jobs import run_jobs
@@ -161,15 +161,13 @@ def plot(path: Path, points: dict[Place, Point]) -> None:
     counts = sorted({place.pairs for place in points})
     figure, axes = plt.subplots(1, len(dims), figsize=(5.4 * len(dims), 5.4), squeeze=False, sharey=True)
     for axis, dim in zip(axes[0], dims, strict=True):
-        for n, mixer in enumerate(mixers):
+        for mixer in mixers:
             mine = {place: point for place, point in points.items() if (place.mixer, place.dim) == (mixer, dim)}
-            style = {"color": COLOURS[n % len(COLOURS)], "marker": "os^Dv"[n // len(COLOURS) % 5]}
-            line = ("-", "--", ":", "-.")[n // len(COLOURS) % 4]
+            style = line_style(mixer, mixers)
             label = f"{mixer} ({next(iter(mine.values())).state:,} numbers)"
-            means = [_mean(mine, many) for many in counts]
-            axis.plot(counts, means, **style, linestyle=line, label=label, markersize=5)
+            axis.plot(counts, [_mean(mine, many) for many in counts], **style, label=label, markersize=5)
             for place, point in mine.items():
-                axis.plot(place.pairs, point.accuracy, **style, linestyle="", alpha=0.35, markersize=3)
+                axis.plot(place.pairs, point.accuracy, **style, alpha=0.35, markersize=3)
         axis.axhline(Mqar().chance, color="#7f7f7f", linestyle=":", linewidth=1)
         axis.set(title=f"MQAR, D = {dim}", xlabel="pairs", ylim=(0, 1.04))
         axis.set_xscale("log", base=2)
