@@ -10,7 +10,14 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    DataCollatorWithFlattening,
+    Trainer,
+    TrainingArguments,
+)
 
 from prism.errors import InputError
 from prism.layers import MIXERS
@@ -81,6 +88,38 @@ def test_a_left_padded_row_equals_the_row_alone(model: PrismSequenceForCausalLM)
         alone = model(x[row : row + 1, T - n :]).logits
         close(start.logits[row : row + 1, T - n :], alone[:, :n])
         close(later.logits[row : row + 1], alone[:, n:])
+
+
+@pytest.mark.parametrize("said", ["position_ids", "cu_seq_lens_q"])
+def test_sequences_in_one_row_equal_the_sequences_alone(model: PrismSequenceForCausalLM, said: str) -> None:
+    alone = [tokens(1, 30)[0, a:b] for a, b in ((0, 1), (1, 18), (18, 27), (27, 30))]
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    batch = collate([{"input_ids": ids} for ids in alone])
+    packed = {name: batch[name] for name in ("input_ids", "labels", said)}
+    model.zero_grad()
+    output = model(**packed)
+    output.loss.backward()
+    used = [p for p in model.parameters() if p.grad is not None]  # HSTU's biases of time are not
+    found = [p.grad.clone() for p in used]
+    assert output.past_key_values is None
+    model.zero_grad()
+    logits = [model(ids[None]).logits[0] for ids in alone]
+    close(output.logits[0], torch.cat(logits))
+    # the library's loss is in float32
+    scored = torch.cat([row[:-1] for row in logits]).float(), torch.cat([ids[1:] for ids in alone])
+    torch.nn.functional.cross_entropy(*scored).backward()
+    for a, p in zip(found, used, strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=1e-5, atol=1e-7)
+
+
+@torch.no_grad()
+def test_rows_may_hold_sequences_and_padding_together(model: PrismSequenceForCausalLM) -> None:
+    x = tokens(2, 12)
+    mask = torch.tensor([[0] * 3 + [1] * 9, [1] * 10 + [0] * 2])
+    positions = torch.tensor([[1, 1, 1, *range(4), *range(5)], [*range(10), 1, 1]])
+    found = model(x, attention_mask=mask, position_ids=positions).logits
+    for row, start, stop in ((0, 3, 7), (0, 7, 12), (1, 0, 10)):
+        close(found[row, start:stop], model(x[row : row + 1, start:stop]).logits[0])
 
 
 @torch.no_grad()
@@ -273,7 +312,13 @@ def test_wrong_masks_and_caches_are_refused_by_name() -> None:
         model(x, attention_mask=torch.ones(2, 4))
     with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
         model()
+    with pytest.raises(ValueError, match=r"position_ids must be \[2 or 1, 5\], got \[1, 4\]"):
+        model(x, position_ids=torch.arange(4)[None])
+    with pytest.raises(ValueError, match=r"cu_seq_lens_q must run from 0 to .*; got 0 to 4 for rows of shape \[1, 5\]"):
+        model(x[:1], cu_seq_lens_q=torch.tensor([0, 2, 4]))
     cache = StateCache()
+    with pytest.raises(ValueError, match="a row of several sequences has no cache"):
+        model(x, position_ids=torch.tensor([[0, 1, 0, 1, 2]]), past_key_values=cache)
     model(x, past_key_values=cache)
     with pytest.raises(NotImplementedError, match="recurrent state"):
         cache.crop(1)

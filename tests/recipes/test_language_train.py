@@ -43,6 +43,18 @@ def test_training_leaves_a_model_folder_and_goes_on_where_it_stopped(
     assert {"valid/perplexity", "valid/bits_per_byte"} <= set(log[-1])
 
 
+def test_separate_documents_are_trained_and_validated_apart(text: Path, tmp_path: Path) -> None:
+    pages = tmp_path / "pages.txt"
+    pages.write_text(text.read_text()[:9000].replace(". ", ".\f"))
+    perplexity = {}
+    for words in ((), ("--separate",)):
+        train(pages, tmp_path / f"run{len(words)}", *words)
+        log = (tmp_path / f"run{len(words)}" / "log.jsonl").read_text().splitlines()
+        perplexity[words] = json.loads(log[-1])["valid/perplexity"]
+    # the number of a sentence follows from the one before, which only shared states have seen
+    assert perplexity[()] != perplexity[("--separate",)]
+
+
 def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*words: str) -> str:
         with pytest.raises(SystemExit) as stop:

@@ -16,6 +16,7 @@ from prism.layers.initial import initialise
 from prism.layers.mixer import State
 from prism.models.hf_cache import StateCache
 from prism.models.hf_config import PrismSequenceConfig
+from prism.models.hf_rows import Rows, arrange
 
 
 class PrismSequencePreTrainedModel(PreTrainedModel):
@@ -72,6 +73,7 @@ class PrismSequenceModel(PrismSequencePreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Int[Tensor, " limits"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """Features of every token; zeros where `attention_mask` is 0.
@@ -79,12 +81,14 @@ class PrismSequenceModel(PrismSequencePreTrainedModel):
         Args:
             input_ids: Tokens that follow those in `past_key_values`.
             attention_mask: 1 for tokens, 0 for padding, on any side; may also cover the tokens before these.
-            position_ids: Not used: the blocks count the tokens that they see.
+            position_ids: Where they do not grow, another sequence begins in the row: it starts from an empty state.
+                Otherwise not used: the blocks count the tokens that they see.
             past_key_values: What an earlier call returned. It is updated in place.
             inputs_embeds: In place of `input_ids`.
             use_cache: Whether to return the states; default: the config's, and never in training.
             output_hidden_states: Whether to return what enters each block, and what leaves the last.
             return_dict: False for a tuple.
+            cu_seq_lens_q: Where sequences begin in a single row, and its end, as the library's collators say it.
             kwargs: Ignored; the library passes options of attention implementations through here.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -92,26 +96,28 @@ class PrismSequenceModel(PrismSequencePreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if past_key_values is not None and not isinstance(past_key_values, StateCache):
             raise TypeError(f"past_key_values must be a StateCache, got {type(past_key_values).__name__}")
+        rows = arrange(attention_mask, position_ids, cu_seq_lens_q, x)
         cache = past_key_values
-        if cache is None and (use_cache if use_cache is not None else self.config.use_cache and not self.training):
+        if rows is not None and rows.packed:
+            if cache is not None or use_cache:
+                raise ValueError("a row of several sequences has no cache: leave out past_key_values and use_cache")
+        elif cache is None and (use_cache if use_cache is not None else self.config.use_cache and not self.training):
             cache = StateCache()
-        keep = padding(attention_mask, x)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         with record(self.backbone.blocks if wanted else nn.ModuleList()) as seen:
-            features, states = self._run(x, None if cache is None else cache.states, keep, step=not wanted)
+            features, states = self._run(x, None if cache is None else cache.states, rows, step=not wanted)
         if cache is not None:
             cache.keep(states, x.shape[1])
-        hidden = tuple(unpack(h, keep) for h in seen) if wanted else None
+        hidden = tuple(h if rows is None else rows.unpack(h) for h in seen) if wanted else None
         output = BaseModelOutputWithPast(last_hidden_state=features, past_key_values=cache, hidden_states=hidden)
         return output if return_dict is not False else output.to_tuple()
 
     def _run(
-        self, x: Tensor, states: tuple[State, ...] | None, keep: Tensor | None, *, step: bool
+        self, x: Tensor, states: tuple[State, ...] | None, rows: Rows | None, *, step: bool
     ) -> tuple[Tensor, tuple[State, ...]]:
-        if keep is not None:
-            cu_seqlens = nn.functional.pad(keep.sum(1).cumsum(0), (1, 0))
-            y, states = self.backbone(x[keep].unsqueeze(0), states, cu_seqlens)
-            return unpack(y, keep), states
+        if rows is not None:
+            y, states = self.backbone(rows.pack(x), states, rows.cu_seqlens)
+            return rows.unpack(y), states
         if step and x.shape[1] == 1 and not torch.is_grad_enabled():
             y, states = self.backbone.step(x.squeeze(1), states)
             return y.unsqueeze(1), states
@@ -143,6 +149,7 @@ class PrismSequenceForCausalLM(PrismSequencePreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Int[Tensor, " limits"] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Logits of the token after each, and with `labels` (the tokens themselves; −100: not scored) the loss.
@@ -158,6 +165,7 @@ class PrismSequenceForCausalLM(PrismSequencePreTrainedModel, GenerationMixin):
             use_cache,
             output_hidden_states,
             return_dict=True,
+            cu_seq_lens_q=cu_seq_lens_q,
         )
         last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
         features = found.last_hidden_state
@@ -183,26 +191,6 @@ class PrismSequenceForCausalLM(PrismSequencePreTrainedModel, GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *rest, **more)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = StateCache()
-
-
-def padding(attention_mask: Tensor | None, x: Float[Tensor, "B T D"]) -> Tensor | None:
-    """Which of the tokens are real [B, T]; None if all are."""
-    if attention_mask is None:
-        return None
-    B, T, _ = x.shape
-    if attention_mask.ndim != 2 or len(attention_mask) != B or attention_mask.shape[1] < T:
-        raise ValueError(f"attention_mask must be [{B}, {T} or more], got {list(attention_mask.shape)}")
-    keep = attention_mask[:, attention_mask.shape[1] - T :].bool()
-    return None if keep.all() else keep
-
-
-def unpack(y: Float[Tensor, "B T D"], keep: Tensor | None) -> Float[Tensor, "B2 T2 D"]:
-    """Packed rows back in their places, zeros where there was padding."""
-    if keep is None:
-        return y
-    rows = y.new_zeros(*keep.shape, y.shape[-1])
-    rows[keep] = y[0]
-    return rows
 
 
 @contextmanager

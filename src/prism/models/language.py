@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -12,11 +13,17 @@ HEAD, TABLE = "lm.lm_head.weight", "lm.model.embed_tokens.weight"
 
 
 class Learner(nn.Module):
-    """Computes the loss without ever holding all logits; its weights are the model's, tied ones once."""
+    """Computes the loss without ever holding all logits; its weights are the model's, tied ones once.
 
-    def __init__(self, lm: PrismSequenceForCausalLM):
+    Args:
+        lm: The model.
+        end: The token that ends a document, where each document is to start from an empty state; None: a row is read
+            through, and its documents share the state.
+    """
+
+    def __init__(self, lm: PrismSequenceForCausalLM, end: int | None = None):
         super().__init__()
-        self.lm = lm
+        self.lm, self.end = lm, end
         if lm.config.tie_word_embeddings:
             # a file of weights cannot hold one tensor under two names
             self.register_state_dict_post_hook(_leave_out_head)
@@ -24,8 +31,17 @@ class Learner(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
         """Over all tokens but the first of each row."""
-        features = self.lm.model(tokens[:, :-1], use_cache=False).last_hidden_state
+        inputs = tokens[:, :-1]
+        limits = None if self.end is None else _documents(inputs, self.end)
+        rows = inputs if limits is None else inputs.reshape(1, -1)
+        features = self.lm.model(rows, use_cache=False, cu_seq_lens_q=limits).last_hidden_state
         return softmax_loss(features.flatten(0, 1), self.lm.lm_head.weight, tokens[:, 1:].flatten())
+
+
+def _documents(tokens: Int[Tensor, "B T"], end: int) -> Int[Tensor, " limits"]:
+    """Where documents, or what a row holds of them, begin among all tokens, and the last one's end."""
+    starts = F.pad(tokens[:, :-1] == end, (1, 0), value=True)
+    return F.pad(starts.flatten().nonzero().flatten(), (0, 1), value=tokens.numel())
 
 
 def _leave_out_head(module: nn.Module, weights: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -59,6 +59,8 @@ class LanguageConfig:
     """Sequences of a batch."""
     tokens: int = 1_000_000
     """To train on, in `epochs` equal rounds with an evaluation after each."""
+    separate: bool = False
+    """Start every document from an empty state, also inside a sequence; else those of a sequence share it."""
     train: OmitArgPrefixes[TrainConfig] = field(
         default_factory=lambda: TrainConfig(epochs=5, lr=4e-3, weight_decay=0.1, beta2=0.95)
     )
@@ -127,7 +129,8 @@ def train(
     )
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)
-    at = run(Learner(lm), task, config.train, out=out)
+    end = words.eos_token_id if config.separate else None
+    at = run(Learner(lm, end), task, config.train, out=out)
     save_model(out / "model", lm, words)
     best = at.best_metrics
     print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
