@@ -17,8 +17,8 @@ class Learner(nn.Module):
 
     Args:
         lm: The model.
-        end: The token that ends a document, where each document is to start from an empty state; None: a row is read
-            through, and its documents share the state.
+        end: The token between documents, where each is to start from an empty state with this token first, as
+            `perplexity` reads it; None: a row is read through, and its documents share the state.
     """
 
     def __init__(self, lm: PrismSequenceForCausalLM, end: int | None = None):
@@ -40,7 +40,7 @@ class Learner(nn.Module):
 
 def _documents(tokens: Int[Tensor, "B T"], end: int) -> Int[Tensor, " limits"]:
     """Where documents, or what a row holds of them, begin among all tokens, and the last one's end."""
-    starts = F.pad(tokens[:, :-1] == end, (1, 0), value=True)
+    starts = F.pad(tokens[:, 1:] == end, (1, 0), value=True)
     return F.pad(starts.flatten().nonzero().flatten(), (0, 1), value=tokens.numel())
 
 
