@@ -148,6 +148,15 @@ def test_differences_are_taken_seed_by_seed() -> None:
     assert paper_figure("language-ablation", "full", "valid") is None
 
 
+def test_a_perplexity_of_nine_digits_is_printed_short() -> None:
+    runs = {
+        ("full", seed): LanguageRun(parameters=1, cpu_seconds=0.0, curve=((1, 1.0),), metrics={"lambada": value})
+        for seed, value in enumerate((8.0e8, 9.0e8))
+    }
+    (cell,) = main_table("language-ablation", runs).columns[2].cells
+    assert str(cell).startswith("8.5e+08 ± 7.1e+07")
+
+
 def test_mistakes_are_one_line_and_exit_code_2(
     done: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

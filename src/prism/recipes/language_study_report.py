@@ -95,8 +95,10 @@ def differences(runs: Runs) -> list[Row]:
 
 def _value(row: Row, metric: str, sign: str = "") -> str:
     digits = 4 if metric.endswith("bits") else 1 if metric == "accuracy" else 2
-    spread = row.spread(metric)
-    return f"{row.mean(metric):{sign}.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    mean, spread = row.mean(metric), row.spread(metric)
+    # a small model is so far from LAMBADA that its perplexity has nine digits
+    form = f".{digits}f" if max(abs(mean), spread or 0) < 1e5 else ".2g"
+    return f"{mean:{sign}{form}}" + ("" if spread is None else f" ± {spread:{form}}")
 
 
 def main_table(table: str, runs: Runs) -> Table:
