@@ -187,6 +187,8 @@ def write_curves(path: Path, runs: Runs) -> None:
         axis.plot(tokens, [fmean(v) for v in values], "o-", label=name, color=colour, linewidth=1.4, markersize=3)
         axis.fill_between(tokens, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15)
     axis.set(xlabel="millions of tokens", ylabel="validation perplexity", yscale="log")
+    for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        ticks("{x:.0f}")
     axis.grid(alpha=0.3, which="both")
     axis.legend(frameon=False, fontsize=9)
     figure.tight_layout()
