@@ -115,10 +115,10 @@ def test_sequences_in_one_row_equal_the_sequences_alone(model: PrismSequenceForC
 @torch.no_grad()
 def test_rows_may_hold_sequences_and_padding_together(model: PrismSequenceForCausalLM) -> None:
     x = tokens(2, 12)
-    mask = torch.tensor([[0] * 3 + [1] * 9, [1] * 10 + [0] * 2])
-    positions = torch.tensor([[1, 1, 1, *range(4), *range(5)], [*range(10), 1, 1]])
+    mask = torch.tensor([[0] * 3 + [1] * 9, [1] * 4 + [0] * 3 + [1] * 5])
+    positions = torch.tensor([[1, 1, 1, *range(4), *range(5)], [*range(4), 1, 1, 1, *range(5)]])
     found = model(x, attention_mask=mask, position_ids=positions).logits
-    for row, start, stop in ((0, 3, 7), (0, 7, 12), (1, 0, 10)):
+    for row, start, stop in ((0, 3, 7), (0, 7, 12), (1, 0, 4), (1, 7, 12)):
         close(found[row, start:stop], model(x[row : row + 1, start:stop]).logits[0])
 
 

@@ -52,11 +52,12 @@ def arrange(
                 f"got {int(cu_seq_lens[0])} to {int(cu_seq_lens[-1])} for rows of shape {[B, T]}"
             )
         return Rows(keep=torch.ones(B, T, dtype=torch.bool, device=x.device), cu_seqlens=cu_seq_lens, packed=True)
-    starts = None if position_ids is None else _starts(position_ids, keep, x)
-    if starts is not None:
-        keep = torch.ones(B, T, dtype=torch.bool, device=x.device) if keep is None else keep
-        limits = torch.nn.functional.pad(starts[keep].nonzero().flatten(), (0, 1), value=int(keep.sum()))
-        return Rows(keep=keep, cu_seqlens=limits, packed=True)
+    if position_ids is not None:
+        real = torch.ones(B, T, dtype=torch.bool, device=x.device) if keep is None else keep
+        starts = _starts(position_ids, real)
+        if len(starts) > int(real.any(1).sum()):
+            limits = torch.nn.functional.pad(starts, (0, 1), value=int(real.sum()))
+            return Rows(keep=real, cu_seqlens=limits, packed=True)
     if keep is None:
         return None
     limits = torch.nn.functional.pad(keep.sum(1).cumsum(0), (1, 0))  # a row of padding alone is an empty sequence
@@ -74,17 +75,13 @@ def _real(attention_mask: Tensor | None, x: Float[Tensor, "B T D"]) -> Bool[Tens
     return None if keep.all() else keep
 
 
-def _starts(
-    position_ids: Tensor, keep: Bool[Tensor, "B T"] | None, x: Float[Tensor, "B T D"]
-) -> Bool[Tensor, "B T"] | None:
-    """The first token of each sequence; None if no row holds more than one."""
-    B, T, _ = x.shape
+def _starts(position_ids: Tensor, real: Bool[Tensor, "B T"]) -> Int[Tensor, " sequences"]:
+    """Where sequences begin among the real tokens: with each row, and where positions do not grow."""
+    B, T = real.shape
     if position_ids.ndim != 2 or len(position_ids) not in (1, B) or position_ids.shape[1] != T:
         raise ValueError(f"position_ids must be [{B} or 1, {T}], got {list(position_ids.shape)}")
-    positions = position_ids.expand(B, T)
-    real = torch.ones(B, T, dtype=torch.bool, device=x.device) if keep is None else keep
-    back = real[:, 1:] & real[:, :-1] & (positions[:, 1:] <= positions[:, :-1])
-    if not back.any():
-        return None
-    first = real & (real.cumsum(1) == 1)
-    return torch.cat([first[:, :1], first[:, 1:] | back], 1)
+    positions = position_ids.expand(B, T)[real]
+    row = real.nonzero()[:, 0]
+    first = torch.ones_like(row, dtype=torch.bool)
+    first[1:] = (row[1:] != row[:-1]) | (positions[1:] <= positions[:-1])
+    return first.nonzero().flatten()
