@@ -1,4 +1,4 @@
-"""A mixer of one's own under the contract of `prism.layers.mixer`: RetNet's retention, in thirty lines.
+"""A mixer of one's own under the contract of `prism.layers.base.mixer`: RetNet's retention, in thirty lines.
 
 Whole sequences, packed sequences and one token at a time all come from the one method `run`; the probes, the backbone
 and the measurements take it like the mixers that ship.
@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.data.probes import PROBES
-from prism.layers.memory import Pace, Paced, Write
-from prism.layers.mixer import MixerConfig, State
-from prism.layers.parts import GatedRead, half_lives
-from prism.ops.delta import delta_rule_flops
-from prism.tasks.probing import ProbeModelConfig, ProbeTraining, run_probe
+from prism.layers.base.memory import Pace, Paced, Write
+from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.parts import GatedRead, half_lives
+from prism.ops.delta.rule import delta_rule_flops
+from prism.probes.tasks.base import PROBES
+from prism.probes.training import ProbeModelConfig, ProbeTraining, run_probe
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prism.data.logs import read_log
+    from prism.recommend.data.logs import read_log
     from prism.recommend.recommender import Recommender
 
 __version__ = "0.1.0"
 __all__ = ["Recommender", "__version__", "read_log"]
-_PLACES = {"read_log": "prism.data.logs", "Recommender": "prism.recommend.recommender"}
+_PLACES = {"read_log": "prism.recommend.data.logs", "Recommender": "prism.recommend.recommender"}
 
 
 def __getattr__(name: str) -> Any:

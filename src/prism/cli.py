@@ -14,34 +14,34 @@ from prism.registry import Registry
 COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
-        "demo": "prism.recipes.demo:demo",
+        "demo": "prism.recommend.demo.command:demo",
         "fit": "prism.recommend.commands:fit",
         "evaluate": "prism.recommend.commands:evaluate",
         "recommend": "prism.recommend.commands:recommend",
-        "compare": "prism.recipes.compare:compare",
+        "compare": "prism.recommend.compare:compare",
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",
         "bench model": "prism.bench.model:model",
         "bench decode": "prism.bench.decode:decode",
         "bench recommend": "prism.bench.recommend:recommend",
-        "lm train": "prism.recipes.language_train:train",
-        "lm evaluate": "prism.recipes.language_commands:evaluate",
-        "lm generate": "prism.recipes.language_commands:generate",
-        "lm recipes": "prism.recipes.language:language_recipes",
-        "probe": "prism.recipes.probing:probe",
-        "paper theory": "prism.recipes.theory:theory",
-        "paper capacity": "prism.recipes.capacity:capacity",
-        "paper language": "prism.recipes.language_study:language",
-        "paper language-ablation": "prism.recipes.language_study:language_ablation",
-        "paper ablation": "prism.recipes.ablation:ablation",
-        "paper ml1m": "prism.recipes.ml1m:ml1m",
-        "paper taxonomy": "prism.recipes.taxonomy:taxonomy",
-        "paper throughput": "prism.recipes.throughput:throughput",
+        "lm train": "prism.lm.train:train",
+        "lm evaluate": "prism.lm.commands:evaluate",
+        "lm generate": "prism.lm.commands:generate",
+        "lm recipes": "prism.lm.recipes:language_recipes",
+        "probe": "prism.probes.command:probe",
+        "paper theory": "prism.paper.theory.command:theory",
+        "paper capacity": "prism.paper.capacity:capacity",
+        "paper language": "prism.paper.language.command:language",
+        "paper language-ablation": "prism.paper.language.command:language_ablation",
+        "paper ablation": "prism.paper.ablation.command:ablation",
+        "paper ml1m": "prism.paper.ml1m:ml1m",
+        "paper taxonomy": "prism.paper.taxonomy:taxonomy",
+        "paper throughput": "prism.paper.throughput:throughput",
         "list": "prism.cli:list_names",
     },
 )
 # What `prism list` shows: heading, and where the names stand.
-LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.data.probes:PROBES"}
+LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.probes.tasks.base:PROBES"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,7 +121,7 @@ def _overview(names: list[str]) -> str:
 
 def list_names() -> None:
     """Mixers, probes, data sets and tables of the paper: everything that is chosen by name."""
-    from prism.data.catalogue import KNOWN
+    from prism.recommend.data.catalogue import KNOWN
 
     for heading, place in LISTS.items():
         registry: Registry[Any] = Registry("list", {heading: place})[heading]

@@ -10,7 +10,7 @@ from torch import Tensor
 from prism.layers import mixer_config
 from prism.layers.atlas import Atlas, Features
 from prism.ops import delta_rule
-from prism.ops.atlas import atlas, newton_schulz
+from prism.ops.fastweight.atlas import atlas, newton_schulz
 
 DIM, HEADS = 8, 2
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prism.layers import MIXERS, mixer_config
-from prism.layers.mixer import Mixer
+from prism.layers.base.mixer import Mixer
 
 DIM, T = 32, 70
 CASES: dict[str, tuple[str, dict[str, bool]]] = {name: (name, {}) for name in MIXERS}

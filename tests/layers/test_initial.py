@@ -2,8 +2,8 @@
 
 import torch
 
-from prism.layers.initial import initialise
-from prism.layers.parts import ShortConv
+from prism.layers.base.initial import initialise
+from prism.layers.base.parts import ShortConv
 
 
 def test_a_short_convolution_begins_near_the_identity() -> None:

@@ -6,7 +6,7 @@ from support.plain import assert_matches, inputs, mamba_decay, randomise, rms_no
 from torch import Tensor
 
 from prism.layers import MIXERS, mixer_config
-from prism.layers.memory import Sequences
+from prism.layers.base.memory import Sequences
 
 H, D, T = 2, 12, 70
 K = V = D // H

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.layers import mixer_config
-from prism.layers.memory import Memory, Sequences, Write
-from prism.layers.parts import half_lives
+from prism.layers.base.memory import Memory, Sequences, Write
+from prism.layers.base.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
 from prism.layers.prism_base import PrismOnBase
 

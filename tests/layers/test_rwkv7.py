@@ -8,7 +8,7 @@ from support.plain import assert_matches, inputs, layer_norm, randomise, sigmoid
 from torch import Tensor
 
 from prism.layers import mixer_config
-from prism.ops.shift import previous_token
+from prism.ops.common.shift import previous_token
 
 H, N, D = 2, 6, 12
 

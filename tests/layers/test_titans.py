@@ -8,7 +8,7 @@ from torch import Tensor
 from prism.layers import mixer_config
 from prism.layers.titans import Titans
 from prism.ops import delta_rule
-from prism.ops.titans import titans
+from prism.ops.fastweight.titans import titans
 
 DIM, HEADS = 12, 2
 

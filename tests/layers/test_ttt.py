@@ -95,7 +95,7 @@ def test_loops_too_long_to_be_kept_whole_have_the_same_gradients(monkeypatch: py
     gradients = []
     state_bytes = 8 * 4 * sum(part.numel() for part in mixer(x[:, :0])[1][:-1])
     for kept in (2**25, 3 * state_bytes, 0):  # in one piece, three turns at a time, one turn at a time
-        monkeypatch.setattr("prism.ops.fastweight_walk.KEPT", kept)
+        monkeypatch.setattr("prism.ops.fastweight.walk.KEPT", kept)
         y, state = mixer(x, cu_seqlens=limits)
         loss = y.square().sum() + sum(part.square().sum() for part in state[:-1])
         gradients.append(torch.autograd.grad(loss, [x, *mixer.parameters()]))

@@ -18,7 +18,7 @@ from prism.ops.attention import (
     time_bucket,
     visible,
 )
-from prism.ops.ragged import similar
+from prism.ops.common.ragged import similar
 
 H, K, V = 2, 3, 4
 BIAS = Bias(torch.randn(9, dtype=torch.float64), torch.randn(129, dtype=torch.float64))

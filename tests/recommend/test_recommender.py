@@ -12,8 +12,8 @@ import torch
 from support import tiny
 
 import prism
-from prism.data.log import Log
 from prism.errors import InputError
+from prism.recommend.data.log import Log
 from prism.recommend.recommender import Recommender
 
 FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
@@ -209,7 +209,7 @@ def test_a_mixer_that_knows_no_order_gets_positions_unless_told_otherwise() -> N
 
 def test_the_package_offers_the_facade_without_importing_it() -> None:
     assert prism.Recommender is Recommender
-    assert prism.read_log.__module__ == "prism.data.logs"
+    assert prism.read_log.__module__ == "prism.recommend.data.logs"
     with pytest.raises(AttributeError, match="no attribute 'Recomender'"):
         prism.Recomender  # noqa: B018
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import tiny
 
-from prism.data.splits import split
+from prism.recommend.data.splits import split
 from prism.recommend.recommender import Recommender
 
 

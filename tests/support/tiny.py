@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from prism.data.log import Log
-from prism.data.synthetic import synthetic_log
 from prism.recommend.config import FitConfig
+from prism.recommend.data.log import Log
+from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
-from prism.tasks.recommendation import BatchConfig
+from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 
 CONFIG = FitConfig(

@@ -3,7 +3,7 @@
 import torch
 from support import tiny
 
-from prism.data.splits import split
+from prism.recommend.data.splits import split
 from prism.recommend.recommender import Recommender
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from prism.bench.model import models
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
 from prism.layers import MIXERS
-from prism.layers.mixer import State
+from prism.layers.base.mixer import State
 from prism.models.backbone import Backbone
 
 

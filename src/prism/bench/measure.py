@@ -115,27 +115,6 @@ def _status(name: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {name}")
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    names = [
-        line.partition(":")[2].strip()
-        for line in (Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else [])
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": len(names) or None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def matmul_rate(size: int = 1024, repeats: int = 5) -> float:
-    """Floating-point operations a second of a square float32 product: the machine's practical peak."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    return 2 * size**3 / min(in_turns({"matmul": lambda: a @ b}, repeats)["matmul"])
-
-
 def copy_rate(megabytes: int = 256, repeats: int = 5) -> float:
     """Bytes a second read plus written by a large copy: the practical bandwidth of memory."""
     a = torch.empty(megabytes << 18)

@@ -14,8 +14,8 @@ from prism.bench.report import Claim, show_claims, show_measurements, write_json
 from prism.config import at_least
 from prism.errors import InputError
 from prism.layers import MIXERS, mixer_config
-from prism.layers.initial import initialise
-from prism.layers.mixer import MixerConfig
+from prism.layers.base.initial import initialise
+from prism.layers.base.mixer import MixerConfig
 from prism.models.backbone import BackboneConfig
 
 VOCABULARY = 1024

@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prism.bench.measure import Job, Measurement, copy_rate, in_turns, matmul_rate, peak_memory, summarise, threads
+from prism.bench.measure import Job, Measurement, copy_rate, in_turns, peak_memory, summarise, threads
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
 from prism.errors import InputError
+from prism.machine import matmul_rate
 from prism.ops import delta_rule
-from prism.ops.delta import delta_rule_flops
+from prism.ops.delta.rule import delta_rule_flops
 
 System = Literal["cpu", "chunk", "reference", "attention", "transformers"]
 REFERENCE_UP_TO = 1024  # the loop over tokens is far slower than all others: longer, it would be all one waits for

@@ -14,16 +14,16 @@ from accelerate import Accelerator
 
 from prism.bench.measure import threads
 from prism.config import at_least
-from prism.data.log import Log
-from prism.data.logs import read_log
-from prism.data.splits import split
-from prism.data.synthetic import synthetic_log
+from prism.display.tables import show
 from prism.recommend.config import FitConfig
+from prism.recommend.data.log import Log
+from prism.recommend.data.logs import read_log
+from prism.recommend.data.splits import split
+from prism.recommend.data.synthetic import synthetic_log
+from prism.recommend.evaluation.ranking import evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.recommender import Recommender
-from prism.recommend.tables import show
-from prism.tasks.evaluation import evaluate
-from prism.tasks.recommendation import RecommendationTask
-from prism.tasks.scoring import ModelScorer
+from prism.recommend.training.task import RecommendationTask
 from prism.train.loop import Loop
 
 Lines = list[list[str]]

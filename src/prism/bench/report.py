@@ -1,26 +1,18 @@
 """What a benchmark leaves behind: a table on the screen, JSON, and a picture."""
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from prism.bench.measure import Measurement, machine
+from prism.bench.measure import Measurement
+from prism.display.figures import line_style, pyplot, save_figure
+from prism.display.tables import console
 from prism.files import write_whole
-
-# Colours that stay apart for colour-blind readers; ours are the strong ones.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
-
-
-def console() -> Console:
-    """The screen; a file or a pipe is as wide as a table needs."""
-    found = Console()
-    return found if found.is_terminal else Console(width=160)
+from prism.machine import machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,25 +84,9 @@ def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], 
     write_whole(path, json.dumps(content, indent=2).encode())
 
 
-def line_style(system: str, systems: list[str]) -> dict[str, str]:
-    """A colour for each family (what comes before a comma), a line for each of its members; then other markers."""
-    families = list(dict.fromkeys(name.partition(",")[0] for name in systems))
-    family = families.index(system.partition(",")[0])
-    members = [name for name in systems if name.partition(",")[0] == families[family]]
-    return {
-        "color": COLOURS[family % len(COLOURS)],
-        "linestyle": ("-", "--", ":", "-.")[members.index(system) % 4],
-        "marker": "os^vD"[family // len(COLOURS) % 5],
-    }
-
-
 def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str) -> None:
     """Tokens a second over the sequence length, a panel for each kind of work."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), sharey=True, squeeze=False)
     systems = list(dict.fromkeys(row.system for rows in panels.values() for row in rows))
     for axis, (name, rows) in zip(axes[0], panels.items(), strict=True):
@@ -126,7 +102,4 @@ def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str)
     axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
     figure.suptitle(title, fontsize=11)
     figure.tight_layout()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=140)
-    plt.close(figure)
-    write_whole(path, buffer.getvalue())
+    save_figure(path, figure)

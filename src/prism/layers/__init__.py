@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from prism.registry import Registry
 
 if TYPE_CHECKING:
-    from prism.layers.mixer import Mixer, MixerConfig
+    from prism.layers.base.mixer import Mixer, MixerConfig
 
 MIXERS: "Registry[type[Mixer]]" = Registry(
     "mixer",

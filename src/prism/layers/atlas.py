@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.mixer import Mixer, MixerConfig, State
-from prism.layers.parts import GatedRead, ShortConv, half_lives, unit, wide
-from prism.ops.atlas import atlas
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.ops.fastweight.atlas import atlas
 
 Terms = Literal["powers", "monomials"]
 

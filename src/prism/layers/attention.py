@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.layers.mixer import GROWS, Mixer, MixerConfig, State
+from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.ops.attention import Past, causal_attention
-from prism.ops.operands import read_bounds
-from prism.ops.ragged import positions
+from prism.ops.common.checks import read_bounds
+from prism.ops.common.ragged import positions
 from prism.ops.rotary import rotate
 
 

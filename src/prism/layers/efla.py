@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.config import one_of
+from prism.layers.base.memory import Write
+from prism.layers.base.parts import unit, wide
 from prism.layers.deltanet import DeltaNet, DeltaNetConfig
-from prism.layers.memory import Write
-from prism.layers.parts import unit, wide
 
 Rate = Literal["sigmoid", "softplus"]
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.layers.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.ops import delta_rule
-from prism.ops.delta import delta_rule_flops
+from prism.ops.delta.rule import delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.memory import Pace, Paced, Write
-from prism.layers.mixer import MixerConfig, State
-from prism.layers.parts import DecayRate, ShortConv
-from prism.ops.delta import delta_rule_flops
+from prism.layers.base.memory import Pace, Paced, Write
+from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.parts import DecayRate, ShortConv
+from prism.ops.delta.rule import delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from prism.config import at_least, one_of
 from prism.errors import InputError
 from prism.layers import mixer_config
-from prism.layers.memory import Memory, OneToken, Sequences
-from prism.layers.mixer import Mixer, MixerConfig, State
-from prism.layers.parts import LinearEach, wide
+from prism.layers.base.memory import Memory, OneToken, Sequences
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.parts import LinearEach, wide
 from prism.layers.prism import PrismConfig
 
 Inner = Literal["gated-deltanet", "gla"]

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
+from prism.layers.base.memory import Pace, Write
+from prism.layers.base.parts import DecayRate, wide
 from prism.layers.deltanet import GatedDeltaNet, GatedDeltaNetConfig
-from prism.layers.memory import Pace, Write
-from prism.layers.parts import DecayRate, wide
-from prism.ops.delta import delta_rule_flops
+from prism.ops.delta.rule import delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.memory import Memory, Pace, Write
-from prism.layers.mixer import MixerConfig, State
-from prism.layers.parts import GatedRead, ShortConv, half_lives, unit, wide
-from prism.ops.delta import delta_rule_flops
+from prism.layers.base.memory import Memory, Pace, Write
+from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.ops.delta.rule import delta_rule_flops
 from prism.ops.solver import Nonlinearity, Residual, refine
 
 Keys = Literal["independent", "shared", "base"]

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.layers.base.memory import Pace, Write
+from prism.layers.base.mixer import State
+from prism.layers.base.parts import ShortConv, unit
 from prism.layers.deltanet import GatedDeltaNet, GatedDeltaNetConfig
-from prism.layers.memory import Pace, Write
-from prism.layers.mixer import State
-from prism.layers.parts import ShortConv, unit
 from prism.layers.prism import PrismConfig, corrections, named, repeat_last, solver_sizes
-from prism.ops.delta import delta_rule_flops
+from prism.ops.delta.rule import delta_rule_flops
 
 # Logit of a step's strength at first, β ≈ 1/1100. Only the base key is erased, so what the steps write piles up over
 # the thousand tokens that a slow head remembers. Validation perplexity of a 2.7M language model after 400k tokens,

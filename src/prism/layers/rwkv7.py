@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.memory import GatedWrite, Pace, Paced
-from prism.layers.mixer import MixerConfig, State
-from prism.layers.parts import unit, wide
-from prism.ops.gated import gated_rule_flops
+from prism.layers.base.memory import GatedWrite, Pace, Paced
+from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.parts import unit, wide
+from prism.ops.gated.rule import gated_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)

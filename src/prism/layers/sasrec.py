@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import fraction
-from prism.layers.mixer import GROWS, Mixer, MixerConfig, State
+from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.ops.attention import Past, causal_attention
 
 

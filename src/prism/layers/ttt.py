@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.layers.mixer import Mixer, MixerConfig, State
-from prism.layers.parts import wide
-from prism.ops.fastweight_walk import places
-from prism.ops.ttt import ttt
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.parts import wide
+from prism.ops.fastweight.ttt import ttt
+from prism.ops.fastweight.walk import places
 
 
 @dataclass(frozen=True, kw_only=True)

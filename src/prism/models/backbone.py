@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from prism.config import at_least, fraction
 from prism.errors import InputError
-from prism.layers.initial import initialise, quieten
-from prism.layers.mixer import MixerConfig, State
+from prism.layers.base.initial import initialise, quieten
+from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.prism import PrismConfig
 from prism.models.positions import Positions
 

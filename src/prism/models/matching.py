@@ -3,7 +3,7 @@
 import torch
 
 from prism.errors import InputError
-from prism.layers.mixer import MixerConfig
+from prism.layers.base.mixer import MixerConfig
 
 
 def matched_ffn(mixer: MixerConfig, like: MixerConfig, *, dim: int, ffn: int, multiple: int = 1) -> int:

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.layers.initial import initialise
-from prism.layers.mixer import State
-from prism.ops.operands import read_bounds
-from prism.ops.ragged import lengths_of, positions
+from prism.layers.base.initial import initialise
+from prism.layers.base.mixer import State
+from prism.ops.common.checks import read_bounds
+from prism.ops.common.ragged import lengths_of, positions
 
 
 class Positions(nn.Module):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from prism.ops.operands import read_bounds
-from prism.ops.ragged import Bounds, append, lengths_of, pad, rows_of, similar, unpad
+from prism.ops.common.checks import read_bounds
+from prism.ops.common.ragged import Bounds, append, lengths_of, pad, rows_of, similar, unpad
 
 Tensors = tuple[Tensor, ...]
 # (queries [n, R, …], keys [n, S, …], tokens of each sequence before its first query; None: query i is key i)

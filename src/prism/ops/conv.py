@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.ops import fused
-from prism.ops.operands import read_bounds
+from prism.ops.common.checks import read_bounds
+from prism.ops.cpu import fused
 
 
 def short_conv(

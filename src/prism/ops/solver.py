@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops import fused
+from prism.ops.cpu import fused
 
 Nonlinearity = Literal["gelu", "identity"]
 Residual = Literal["subtract", "none"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from prism.data.log import Codes, Ints, Log
-from prism.data.splits import Queries
+from prism.recommend.data.log import Codes, Ints, Log
+from prism.recommend.data.splits import Queries
 
 
 def after_last(log: Log, users: Ints, candidates: int, *, at: int | None = None) -> tuple[Log, Queries]:

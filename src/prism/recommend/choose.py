@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from prism.config import at_least
-from prism.data.log import Log
 from prism.errors import InputError
+from prism.recommend.data.log import Log
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.data.known import load, statistics_table
-from prism.data.splits import split
+from prism.display.tables import show
 from prism.errors import InputError
 from prism.recommend.config import FitConfig
+from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.splits import split
 from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
-from prism.recommend.tables import show, show_evaluations
+from prism.recommend.tables import show_evaluations
 
 DEFAULT = FitConfig()
 

@@ -5,15 +5,15 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from prism.config import at_least, from_fields, option_value
-from prism.data.items import check_features
-from prism.data.splits import PROTOCOLS
 from prism.errors import InputError
 from prism.layers import MIXERS, mixer_config
 from prism.models.backbone import BackboneConfig
-from prism.models.recommender import RecommenderConfig
-from prism.tasks.metrics import CUTOFFS
-from prism.tasks.objectives import ObjectiveConfig
-from prism.tasks.recommendation import BatchConfig
+from prism.recommend.data.items import check_features
+from prism.recommend.data.splits import PROTOCOLS
+from prism.recommend.evaluation.metrics import CUTOFFS
+from prism.recommend.model.recommender import RecommenderConfig
+from prism.recommend.training.objectives import ObjectiveConfig
+from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 
 

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from prism.data.items import item_values
-from prism.data.known import load as load_data
-from prism.data.log import Codes, Ids, Ints, Log
-from prism.data.splits import Split
-from prism.data.splits import split as divide
 from prism.errors import InputError
-from prism.models.recommender import RecommenderModel
 from prism.recommend import storage
 from prism.recommend.ask import after_last, log_of
 from prism.recommend.choose import Recommendation, as_list, best, permitted
 from prism.recommend.config import FitConfig
+from prism.recommend.data.items import item_values
+from prism.recommend.data.known import load as load_data
+from prism.recommend.data.log import Codes, Ids, Ints, Log
+from prism.recommend.data.splits import Split
+from prism.recommend.data.splits import split as divide
+from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.session import Session
-from prism.tasks.baselines import BASELINES
-from prism.tasks.evaluation import Evaluation, Scorer, evaluate
-from prism.tasks.recommendation import RecommendationTask
-from prism.tasks.scoring import ModelScorer
+from prism.recommend.training.task import RecommendationTask
 from prism.train import checkpoints
 from prism.train.loop import load_best, train
 

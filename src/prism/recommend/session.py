@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prism.data.log import Codes, Log
-from prism.models.recommender import Events, ModelState
 from prism.recommend.ask import after_last, log_of
 from prism.recommend.choose import Recommendation, as_list, best, permitted
-from prism.tasks.histories import pack
-from prism.tasks.scoring import ModelScorer
+from prism.recommend.data.log import Codes, Log
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.recommender import Events, ModelState
+from prism.recommend.training.histories import pack
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from prism.data.log import Ids, Ints, Log
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
+from prism.recommend.data.log import Ids, Ints, Log
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
 

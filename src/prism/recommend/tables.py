@@ -1,25 +1,7 @@
 """Results as tables: a row a system, Hit and NDCG at each cut-off, MRR, AUC, with intervals or spreads."""
 
-import sys
-from collections.abc import Sequence
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from prism.tasks.evaluation import Evaluation
-
-
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None) -> None:
-    """Prints a table; wide ones are not folded when the output is a file."""
-    below = None if caption is None else escape(caption)
-    table = Table(title=title, title_justify="left", caption=below, caption_justify="left")
-    for n, column in enumerate(columns):
-        table.add_column(column, justify="right" if n else "left", no_wrap=not n)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(file=sys.stdout)
-    Console(file=sys.stdout, width=None if console.is_terminal else 200, highlight=False).print(table)
+from prism.display.tables import show
+from prism.recommend.evaluation.ranking import Evaluation
 
 
 def show_evaluations(title: str, found: dict[str, Evaluation]) -> None:

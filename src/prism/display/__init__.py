@@ -1,0 +1,1 @@
+"""What a person sees: tables on a terminal, figures in files."""

@@ -1,0 +1,1 @@
+"""The contract of a mixer, and the parts that mixers share."""

@@ -1,0 +1,162 @@
+"""The contract of a mixer: Config → build(dim); forward for sequences, step for one token; state in and out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers.base.initial import initialise
+from prism.ops.common.checks import describe, read_bounds
+from prism.ops.common.precision import autocasts
+
+# One tensor for each thing a mixer remembers; the first axis of each is the sequence.
+State = tuple[Tensor, ...]
+# In a state's shape, the axis that has one entry a token (padded to the longest sequence).
+GROWS = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerConfig(ABC):
+    """What every mixer's config has."""
+
+    heads: int = 4
+    """Heads, each with a state of its own."""
+
+    def __post_init__(self) -> None:
+        at_least("heads", self.heads, 1)
+
+    def build(self, dim: int) -> "Mixer":
+        """A mixer of model width `dim`, its weights drawn from torch's generator."""
+        at_least("dim", dim, 1)
+        mixer = self._make(dim)
+        initialise(mixer)
+        return mixer
+
+    @abstractmethod
+    def _make(self, dim: int) -> "Mixer": ...
+
+    def head_size(self, dim: int, size: int | None, name: str) -> int:
+        """The width of one head: `size` where given, else an even share of `dim`."""
+        if size is not None:
+            return size
+        if dim % self.heads:
+            raise InputError(f"dim {dim} does not divide by heads {self.heads}: change one, or set {name}")
+        return dim // self.heads
+
+
+class Mixer(nn.Module, ABC):
+    """Mixes tokens along a sequence, causally. Subclasses give `mix`, `state_shapes`, and often a faster `step`."""
+
+    Config: ClassVar[type[MixerConfig]]
+    parallel: ClassVar[bool] = True
+    """Whether the whole sequence is computed at once: no operand depends on the state."""
+    whole_block: ClassVar[bool] = False
+    """Whether norms, residual and feed-forward are the mixer's own: the backbone then adds none of them."""
+    takes_times: ClassVar[bool] = False
+    """Whether `times` is used."""
+    needs_positions: ClassVar[bool] = False
+    """Whether it is published with learned positions, without which it knows no order."""
+    out: nn.Linear
+    """The projection that writes to the residual stream (absent where `whole_block`)."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+
+    @abstractmethod
+    def mix(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: State | None,
+        cu_seqlens: Int[Tensor, " limits"] | None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """`forward` on arguments that have been checked (with `times` as a fourth where `takes_times`)."""
+
+    @abstractmethod
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each tensor of the state, without the first axis (the sequence); `GROWS` where it does."""
+
+    @abstractmethod
+    def state_flops(self, length: int) -> int:
+        """Floating-point operations of one token's update and read of the state, after `length` tokens."""
+
+    def mix_token(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
+        """`step` on arguments that have been checked."""
+        y, state = self.mix(x.unsqueeze(1), state, None)
+        return y.squeeze(1), state
+
+    def state_size(self, length: int = 0) -> int:
+        """Numbers remembered for one sequence after `length` tokens (the same for any length if linear)."""
+        return sum(prod(length if n == GROWS else n for n in shape) for shape in self.state_shapes())
+
+    def flops(self, length: int = 0) -> int:
+        """Floating-point operations of one token forward, after `length` tokens: linear maps and the state."""
+        maps = sum(part.weight.numel() for part in self.modules() if isinstance(part, nn.Linear))
+        return 2 * maps + self.state_flops(length)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        state: State | None = None,
+        cu_seqlens: Int[Tensor, " limits"] | None = None,
+        times: Int[Tensor, "B T 2"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences: dense, or packed into one row with `cu_seqlens`.
+
+        Args:
+            x: One sequence a row, or all sequences in the one row that there is.
+            state: What an earlier call returned for the tokens before these; None at the start.
+            cu_seqlens: Limits 0, …, T of packed sequences.
+            times: For each token, in seconds, when it happened and when the one after it is asked for; only
+                mixers that model time use it.
+
+        Returns:
+            The outputs, and the state after the last token of every sequence.
+        """
+        self._check("x", x, 3, "[B, T, D]")
+        bounds = read_bounds(cu_seqlens, x.shape[0], x.shape[1])
+        self._check_state(state, x.shape[0] if bounds is None else len(bounds) - 1, x)
+        return self.mix(x, state, cu_seqlens, *self._times(times, x))
+
+    def step(
+        self, x_t: Float[Tensor, "N D"], state: State | None = None, times: Int[Tensor, "N 2"] | None = None
+    ) -> tuple[Float[Tensor, "N D"], State]:
+        """One token of every sequence."""
+        self._check("x_t", x_t, 2, "[N, D]")
+        self._check_state(state, x_t.shape[0], x_t)
+        return self.mix_token(x_t, state, *self._times(times, x_t))
+
+    def _times(self, times: Tensor | None, x: Tensor) -> tuple[Tensor | None, ...]:
+        """What `mix` takes beyond the rest."""
+        if times is not None and times.shape != (*x.shape[:-1], 2):
+            raise ValueError(f"times must have shape {[*x.shape[:-1], 2]}, got {describe(times)}")
+        return (times,) if self.takes_times else ()
+
+    def _check(self, name: str, x: Tensor, rank: int, letters: str) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.ndim != rank or x.shape[-1] != self.dim:
+            raise ValueError(f"{name} must have shape {letters} with D = {self.dim}, got {describe(x)}")
+        own = next(self.parameters())
+        if x.device != own.device:
+            raise ValueError(f"{name} is on {x.device} but the mixer is on {own.device}: move one of them")
+        if x.dtype != own.dtype and not autocasts(x.device.type):
+            raise ValueError(f"{name} has dtype {x.dtype} but the mixer has {own.dtype}: cast one of them")
+
+    def _check_state(self, state: State | None, sequences: int, x: Tensor) -> None:
+        if state is None:
+            return
+        shapes = self.state_shapes()
+        if not isinstance(state, tuple) or len(state) != len(shapes):
+            raise ValueError(f"state must be a tuple of {len(shapes)} tensors, as an earlier call returned")
+        for i, (part, shape) in enumerate(zip(state, shapes, strict=True)):
+            wanted = (sequences, *shape)
+            if part.ndim != len(wanted) or any(n not in (m, GROWS) for m, n in zip(part.shape, wanted, strict=True)):
+                raise ValueError(f"state[{i}] must have shape {list(wanted)}, got {describe(part)}")
+            if part.device != x.device:
+                raise ValueError(f"state[{i}] is on {part.device} but the input is on {x.device}")

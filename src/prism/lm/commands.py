@@ -1,0 +1,171 @@
+"""`prism lm evaluate` and `prism lm generate`: a model folder in; numbers, or text as it is made, out."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+from tyro.conf import Positional
+
+from prism.config import at_least, one_of
+from prism.display.tables import console
+from prism.errors import InputError
+from prism.files import write_whole
+from prism.lm.data.text import read_documents
+from prism.lm.data.tokenizer import Tokenizer
+from prism.lm.evaluation.harness import COLUMNS, PAPER_SCORES, TASKS, Scores, average, run_harness
+from prism.lm.evaluation.perplexity import Perplexity, perplexity
+from prism.lm.files import load_language_model
+
+
+def evaluate(
+    model: Positional[Path],
+    text: tuple[Path, ...] = (),
+    tasks: tuple[str, ...] = (),
+    data_dir: Path | None = None,
+    tokenizer: Path | None = None,
+    context: int = 1024,
+    stride: int = 512,
+    batch: int = 8,
+    limit: int | None = None,
+    out: Path | None = None,
+) -> None:
+    """Perplexity and bits per byte of a text; the paper's tasks through lm-evaluation-harness.
+
+    Args:
+        model: Folder of the model.
+        text: Files or folders of text to predict.
+        tasks: Tasks of the harness, or `all`; see `data_dir`.
+        data_dir: Folder of TASK.jsonl to take the tasks' rows from; otherwise the harness downloads them.
+        tokenizer: Folder or file of the tokenizer, if it is not in the model's folder.
+        context: Tokens that the model sees at most.
+        stride: Tokens scored in each window of the text: a token has at least context − stride before it.
+        batch: Windows or requests at once.
+        limit: Rows of each task at most, for a quick look.
+        out: Also write the numbers here, as JSON.
+    """
+    names = TASKS if tasks == ("all",) or (data_dir is not None and not tasks) else tasks
+    for name in names:
+        one_of("--tasks", name, TASKS)
+    if not text and not names:
+        raise InputError("nothing to evaluate: give --text FILES, --tasks NAMES or --data-dir FOLDER")
+    lm, words = load_language_model(model, tokenizer)
+    record: dict[str, Any] = {"model": str(model), "context": context}
+    if text:
+        found = perplexity(lm, words, read_documents(text), context=context, stride=stride, batch=batch)
+        _show_perplexity(found, context, stride)
+        numbers = {"perplexity": found.per_token, "bits_per_byte": found.bits_per_byte, "per_word": found.per_word}
+        record["text"] = asdict(found) | numbers | {"stride": stride}
+    if names:
+        scores = run_harness(lm, words, names, data_dir=data_dir, context=context, batch=batch, limit=limit)
+        _show_scores(scores, limit)
+        record |= {"tasks": scores, "average": average(scores), "limit": limit}
+    if out is not None:
+        write_whole(out, json.dumps(record, indent=1).encode())
+
+
+def _show_perplexity(found: Perplexity, context: int, stride: int) -> None:
+    console().print(
+        f"perplexity {found.per_token:.3f} per token, {found.bits_per_byte:.4f} bits per byte "
+        f"({found.per_word:.2f} per word); {found.tokens:,} tokens, {found.bytes:,} bytes, "
+        f"{found.documents:,} documents; context {context}, stride {stride}",
+        soft_wrap=True,
+    )
+
+
+def _show_scores(scores: Scores, limit: int | None) -> None:
+    """The paper's columns, the paper's rows below ours."""
+    table = Table()
+    for heading in ("", *(column.heading for column in COLUMNS), "Avg"):
+        table.add_column(heading, justify="right")
+    cells = []
+    for column in COLUMNS:
+        value = scores.get(column.task, {}).get(column.metric)
+        cells.append("–" if value is None else f"{100 * value:.1f}" if column.accuracy else f"{value:.2f}")
+    mean = average(scores)
+    table.add_row("this model", *cells, "–" if mean is None else f"{mean:.1f}")
+    for name, (printed, own) in PAPER_SCORES.items():
+        table.add_row(f"paper: {name}", *(f"{value:g}" for value in printed), f"{own:g}")
+    console().print(table)
+    here = sum(column.accuracy and column.task in scores for column in COLUMNS)
+    rows = "" if limit is None else f" of the first {limit} rows"
+    console().print(
+        f"Avg: mean of the {here} accuracies there are{rows}; paper: 130M parameters, 2B tokens, as printed"
+    )
+
+
+def generate(
+    model: Positional[Path],
+    prompt: Positional[str] = "",
+    tokens: int = 200,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    beams: int = 1,
+    seed: int = 0,
+    tokenizer: Path | None = None,
+) -> None:
+    """Text that goes on from a prompt, printed as it is made; then the speed, and the size of the state.
+
+    Args:
+        model: Folder of the model.
+        prompt: What to continue; `-` reads it from the standard input; nothing starts a new document.
+        tokens: Tokens to add at most.
+        temperature: 0 always takes the likeliest token.
+        top_p: Draw from the likeliest tokens that together have this probability.
+        beams: More than 1 searches for the likeliest text instead of drawing, and prints it at the end.
+        seed: Of the drawing.
+        tokenizer: Folder or file of the tokenizer, if it is not in the model's folder.
+    """
+    at_least("tokens", tokens, 1)
+    at_least("temperature", temperature, 0)
+    at_least("beams", beams, 1)
+    if not 0 < top_p <= 1:
+        raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
+    lm, words = load_language_model(model, tokenizer)
+    text = sys.stdin.read() if prompt == "-" else prompt
+    torch.manual_seed(seed)
+    drawing = temperature > 0 and beams == 1
+    options: dict[str, Any] = {"do_sample": drawing, "num_beams": beams, "max_new_tokens": tokens}
+    if drawing:
+        options |= {"temperature": temperature, "top_p": top_p, "top_k": 0}
+    _generate(lm, words, text, options)
+
+
+def _generate(lm: nn.Module, words: Tokenizer, text: str, options: dict[str, Any]) -> None:
+    from transformers import TextStreamer
+
+    ids = words(text, add_special_tokens=False, return_tensors="pt")["input_ids"].long().reshape(1, -1)
+    if not ids.numel():
+        ids = torch.tensor([[words.eos_token_id]])
+    streamer = TextStreamer(words, skip_special_tokens=True) if options["num_beams"] == 1 else None
+    start = time.perf_counter()
+    found = lm.generate(  # type: ignore[operator]
+        ids.to(next(lm.parameters()).device),
+        attention_mask=torch.ones_like(ids),
+        streamer=streamer,
+        return_dict_in_generate=True,
+        pad_token_id=words.pad_token_id,
+        eos_token_id=words.eos_token_id,
+        **options,
+    )
+    seconds = time.perf_counter() - start
+    if streamer is None:
+        print(words.decode(found.sequences[0], skip_special_tokens=True))
+    made = found.sequences.shape[1] - ids.shape[1]
+    print(f"{made} tokens, {made / seconds:.1f} tokens/s{_state(lm, found.past_key_values)}", file=sys.stderr)
+
+
+def _state(lm: nn.Module, cache: Any) -> str:
+    """How much is remembered, and whether that grows; nothing about a model of another package."""
+    from prism.lm.hf.model import PrismSequenceForCausalLM
+
+    if not isinstance(lm, PrismSequenceForCausalLM):
+        return ""
+    size, backbone = cache.nbytes() / cache.batch_size / 1024, lm.model.backbone
+    grows = backbone.state_size(2) > backbone.state_size(1)
+    return f", state {size:,.1f} KiB a sequence, {'growing with every token' if grows else 'constant'}"

@@ -1,0 +1,1 @@
+"""Text as documents, tokenizers, and packed tokens on disk."""

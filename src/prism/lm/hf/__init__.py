@@ -1,0 +1,1 @@
+"""A Hugging Face causal language model around any mixer."""

@@ -1,0 +1,70 @@
+"""The Hugging Face config: any mixer by name, with its own fields; one for all blocks, or one for each."""
+
+from difflib import get_close_matches
+from typing import Any, no_type_check
+
+from transformers import PretrainedConfig
+
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers import mixer_config
+from prism.layers.base.mixer import MixerConfig
+from prism.models.backbone import BackboneConfig
+
+
+@no_type_check  # the library takes more than the fields, which the tests' check of dataclasses would refuse
+class PrismSequenceConfig(PretrainedConfig):
+    """A causal language model around the mixers of this package; `mixer` and `mixer_fields` may be lists (a hybrid)."""
+
+    model_type = "prism-sequence"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the library's own attribute is a list)
+
+    vocab_size: int = 32000
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    intermediate_size: int | None = None
+    mixer: str | list[str] = "prism"
+    mixer_fields: dict[str, Any] | list[dict[str, Any]] | None = None
+    positions: int = 0
+    dropout: float = 0.0
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        # the library keeps any name it does not know: a misspelt field would silently do nothing
+        for name in kwargs:
+            meant = get_close_matches(name, list(PrismSequenceConfig.__annotations__), n=1, cutoff=0.8)
+            if meant:
+                raise InputError(f"the model's config has no field {name!r}: did you mean {meant[0]!r}?")
+        at_least("vocab_size", self.vocab_size, 1)
+        self.backbone()
+        super().__post_init__(**kwargs)
+
+    @property
+    def mixers(self) -> tuple[MixerConfig, ...]:
+        """The mixer of each block."""
+        names = self._each("mixer", self.mixer)
+        fields = self._each("mixer_fields", self.mixer_fields or {})
+        return tuple(mixer_config(name, **own) for name, own in zip(names, fields, strict=True))
+
+    def backbone(self) -> BackboneConfig:
+        """The blocks, as this package configures them."""
+        at_least("num_hidden_layers", self.num_hidden_layers, 1)
+        return BackboneConfig(
+            dim=self.hidden_size,
+            layers=self.num_hidden_layers,
+            mixer=self.mixers,
+            ffn=self.intermediate_size,
+            positions=self.positions,
+            dropout=self.dropout,
+        )
+
+    def _each(self, name: str, value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            return [value] * self.num_hidden_layers
+        if len(value) != self.num_hidden_layers:
+            raise InputError(f"{name} lists {len(value)} for num_hidden_layers = {self.num_hidden_layers}: one each")
+        return list(value)

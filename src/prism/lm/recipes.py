@@ -1,0 +1,183 @@
+"""The paper's language models at ~130M parameters, its ablation of depth and width as fields, and what each costs."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from prism.config import one_of
+from prism.layers import mixer_config
+from prism.lm.hf.config import PrismSequenceConfig
+from prism.lm.hf.model import PrismSequenceForCausalLM
+from prism.machine import matmul_rate
+from prism.models.backbone import Block
+from prism.models.matching import matched_ffn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What all models of a table share."""
+
+    dim: int
+    layers: int
+    heads: int
+    vocabulary: int
+    ffn: int
+    """Hidden width of Gated DeltaNet's SwiGLU; the others' takes up what their mixer has more or less."""
+    solver_rank: int = 128
+    """Rank of PRISM's maps to gains and directions."""
+
+
+# The paper prints parameter counts, not sizes: these give Gated DeltaNet 132.21M where the paper has 132.03M, and
+# PGDN's two more numbers a head and token the 0.13M that the paper's PGDN has more.
+PAPER = Scale(dim=768, layers=14, heads=6, vocabulary=32000, ffn=2048)
+# Millions of parameters, as printed.
+PAPER_PARAMETERS = {"prism": 138.06, "gated-deltanet": 132.03, "mamba2": 131.97, "efla": 132.03, "pgdn": 132.16}
+# Perplexity as printed: best in validation, at the end in test.
+PAPER_PERPLEXITY = {
+    "prism": (19.25, 23.13),
+    "gated-deltanet": (19.32, 23.28),
+    "efla": (19.41, 23.33),
+    "pgdn": (19.44, 23.37),
+    "mamba2": (20.20, 24.27),
+}
+# L = 2 solver steps after a base write, as the paper's ablation describes its language model.
+FULL: dict[str, Any] = {"steps": 2, "base_write": True}
+ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("prism", FULL),
+    "shared keys": ("prism", FULL | {"keys": "shared"}),
+    "base keys": ("prism", FULL | {"keys": "base"}),
+    "no residual": ("prism", FULL | {"residual": "none"}),
+    "single step": ("prism", FULL | {"steps": 1}),
+    "gated-deltanet": ("gated-deltanet", {}),
+}
+# WikiText perplexity, LAMBADA perplexity, mean accuracy, as printed.
+PAPER_ABLATIONS = {
+    "full": (34.68, 27.00, 40.1),
+    "shared keys": (34.69, 26.02, 39.8),
+    "base keys": (35.68, 27.68, 38.6),
+    "no residual": (34.96, 27.32, 39.1),
+    "single step": (35.26, 32.55, 37.2),
+    "gated-deltanet": (35.19, 28.82, 36.9),
+}
+
+
+def language_model(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSequenceConfig:
+    """One of the paper's five models.
+
+    Args:
+        name: A key of `PAPER_PARAMETERS`.
+        scale: Its size.
+        equal: Give PRISM too the parameters of Gated DeltaNet, by a narrower SwiGLU; the paper's has 4.6 % more.
+    """
+    one_of("name", name, tuple(PAPER_PARAMETERS))
+    return _config(name, FULL if name == "prism" else {}, scale, match=equal or name != "prism")
+
+
+def ablation(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSequenceConfig:
+    """One row of the paper's ablation: a key of `ABLATIONS`."""
+    one_of("name", name, tuple(ABLATIONS))
+    mixer, fields = ABLATIONS[name]
+    return _config(mixer, fields, scale, match=equal)
+
+
+def _config(mixer: str, fields: dict[str, Any], scale: Scale, *, match: bool) -> PrismSequenceConfig:
+    rank = {"solver_rank": scale.solver_rank} if mixer == "prism" else {}
+    fields = {"heads": scale.heads, **fields, **rank}
+    ffn = scale.ffn
+    if match:
+        like = mixer_config("gated-deltanet", heads=scale.heads)
+        ffn = matched_ffn(mixer_config(mixer, **fields), like, dim=scale.dim, ffn=ffn, multiple=16)
+    return PrismSequenceConfig(
+        vocab_size=scale.vocabulary,
+        hidden_size=scale.dim,
+        num_hidden_layers=scale.layers,
+        intermediate_size=ffn,
+        mixer=mixer,
+        mixer_fields=fields,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a model takes to train and to run."""
+
+    parameters: int
+    flops_per_token: int
+    """Forward, after half of the context; training takes three times as much."""
+    training_bytes: int
+    """Weights, gradients and AdamW's two moments in float32, without activations."""
+    activation_bytes: int
+    """One sequence's activations where every block is recomputed: a block's input each, and the logits."""
+    state_bytes: int
+    """What `generate` remembers of one sequence after the context, in float32."""
+    seconds: float
+    """To train on the tokens, at the rate given."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop a token forward · "
+            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} a sequence · "
+            f"state {_bytes(self.state_bytes)} · expected {duration(self.seconds)} of training"
+        )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count / 2**10:.1f} KiB"
+
+
+def cost(config: PrismSequenceConfig, *, tokens: int = 2 * 10**9, context: int = 2048, rate: float) -> Cost:
+    """Counts, not measurements; `rate` is in floating-point operations a second (see `matmul_rate`)."""
+    with torch.device("meta"):
+        model = PrismSequenceForCausalLM(config)
+    blocks = [cast(Block, block) for block in model.model.backbone.blocks]
+    maps = sum(
+        2 * part.weight.numel()
+        for block in blocks
+        for name, part in block.named_modules()
+        if isinstance(part, nn.Linear) and not name.startswith("mixer.")
+    )
+    mixers = sum(block.mixer.flops(context // 2) for block in blocks)
+    flops = mixers + maps + 2 * config.vocab_size * config.hidden_size
+    parameters = model.num_parameters()
+    return Cost(
+        parameters=parameters,
+        flops_per_token=flops,
+        training_bytes=16 * parameters,
+        activation_bytes=4 * context * (len(blocks) * config.hidden_size + config.vocab_size),
+        state_bytes=4 * model.model.backbone.state_size(context),
+        seconds=3 * flops * tokens / rate,
+    )
+
+
+# Of a plain product's rate, what training may expect.
+USED = 0.4
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit of which there is at least one."""
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def language_recipes(tokens: int = 2 * 10**9, context: int = 2048, device: str = "cpu") -> None:
+    """The paper's language models: parameters beside the paper's, flops, memory, expected time on this machine.
+
+    Args:
+        tokens: Of training (the paper: 2 billion).
+        context: Tokens of a sequence.
+        device: Whose speed the expected time is for.
+    """
+    peak = matmul_rate(device)
+    rate = USED * peak
+    print(f"expected time: 40 % of the {peak / 1e9:,.0f} Gflop/s of a plain product on {device}, {tokens:,} tokens")
+    for name, printed in PAPER_PARAMETERS.items():
+        print(f"{name} (paper {printed:.2f}M): {cost(language_model(name), tokens=tokens, context=context, rate=rate)}")
+    for name in ABLATIONS:
+        print(f"ablation {name}: {cost(ablation(name), tokens=tokens, context=context, rate=rate)}")

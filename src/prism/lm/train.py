@@ -1,0 +1,225 @@
+"""`prism lm train`: text to tokenizer to packed tokens to a trained model folder; run again, it goes on."""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from tyro.conf import OmitArgPrefixes, Positional
+
+from prism.config import option_value
+from prism.errors import InputError
+from prism.files import write_whole
+from prism.layers import mixer_config
+from prism.lm.data.shards import Shards, fingerprint, write_shards
+from prism.lm.data.text import python_documents, read_documents, text_files
+from prism.lm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from prism.lm.files import quiet
+from prism.lm.hf.config import PrismSequenceConfig
+from prism.lm.hf.model import PrismSequenceForCausalLM
+from prism.lm.learner import Learner
+from prism.lm.recipes import USED, cost
+from prism.lm.task import LanguageTask
+from prism.machine import matmul_rate
+from prism.train.config import TrainConfig
+from prism.train.loop import train as run
+
+# One document of so many is for validation.
+EVERY = 20
+# Characters that a tokenizer is trained on at most: more changes its tokens little and takes long.
+TOKENIZER_TEXT = 50_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig:
+    """A language model and its training."""
+
+    mixer: str = "prism"
+    """The mixer of all blocks: see `prism list`."""
+    fields: tuple[str, ...] = ()
+    """The mixer's own fields, as name=value: `steps=3 keys=shared`."""
+    dim: int = 128
+    """Width."""
+    layers: int = 4
+    """Blocks."""
+    heads: int = 4
+    """Heads of each mixer."""
+    ffn: int | None = None
+    """Hidden width of the SwiGLU; default: 8/3 of the width."""
+    vocabulary: int = 4096
+    """Tokens of the tokenizer, where one is trained."""
+    length: int = 256
+    """Tokens of a sequence."""
+    batch: int = 16
+    """Sequences of a batch."""
+    tokens: int = 1_000_000
+    """To train on, in `epochs` equal rounds with an evaluation after each."""
+    separate: bool = False
+    """Start every document from an empty state, also inside a sequence; else those of a sequence share it."""
+    train: OmitArgPrefixes[TrainConfig] = field(
+        default_factory=lambda: TrainConfig(epochs=5, lr=4e-3, weight_decay=0.1, beta2=0.95)
+    )
+    """How to train."""
+
+    @property
+    def mixer_fields(self) -> dict[str, Any]:
+        """The mixer's fields, read."""
+        return {"heads": self.heads, **dict(map(_field, self.fields))}
+
+    def model(self, tokenizer: Tokenizer) -> PrismSequenceConfig:
+        """The model for a tokenizer's vocabulary."""
+        return PrismSequenceConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=self.dim,
+            num_hidden_layers=self.layers,
+            intermediate_size=self.ffn,
+            mixer=self.mixer,
+            mixer_fields=self.mixer_fields,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+
+
+def train(
+    text: Positional[tuple[Path, ...]] = (),
+    out: Path = Path("language-model"),
+    valid: tuple[Path, ...] = (),
+    tokenizer: Path | None = None,
+    column: str = "text",
+    config: OmitArgPrefixes[LanguageConfig] = LanguageConfig(),
+) -> None:
+    """Trains a language model on text; without any, on Python's own documentation and library.
+
+    Args:
+        text: Text files, folders of them, JSON lines or Parquet.
+        out: Folder for the run: tokenizer, tokens, checkpoints, log.jsonl, and in `model` the model itself.
+        valid: Text for validation; default: one of 20 documents, or the end of each where there are fewer.
+        tokenizer: A Hugging Face folder, tokenizer.json or SentencePiece model; default: a BPE is trained.
+        column: The field of JSON lines and Parquet that holds the text.
+        config: What to train and how.
+    """
+    quiet()
+    # refuse first, write afterwards
+    mixer_config(config.mixer, **config.mixer_fields)
+    names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
+    given = None if tokenizer is None else load_tokenizer(tokenizer)
+    remember(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
+    parts = _parts(text, valid, column)
+    words = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
+    shards = {name: pack(out / "tokens" / name, words, parts[name], name, *names) for name in parts}
+    task = LanguageTask(
+        train=shards["train"],
+        valid=shards["valid"],
+        tokens=config.tokens,
+        rounds=config.train.epochs,
+        length=config.length,
+        batch=config.batch,
+        seed=config.train.seed,
+    )
+    own = config.model(words)
+    budget = cost(own, tokens=config.tokens, context=config.length, rate=USED * matmul_rate())
+    print(
+        f"{shards['train'].tokens:,} tokens to train on, {shards['valid'].tokens:,} to validate; {budget}", flush=True
+    )
+    torch.manual_seed(config.train.seed)
+    lm = PrismSequenceForCausalLM(own)
+    end = words.eos_token_id if config.separate else None
+    at = run(Learner(lm, end), task, config.train, out=out)
+    save_model(out / "model", lm, words)
+    best = at.best_metrics
+    print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
+    print(f"next: prism lm generate {out / 'model'} · prism lm evaluate {out / 'model'} --text FILES")
+
+
+def save_model(folder: Path, lm: PrismSequenceForCausalLM, tokenizer: Tokenizer) -> None:
+    """Writes model and tokenizer as one folder that appears whole."""
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    lm.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(part, folder)
+
+
+def split_documents(documents: Callable[[], Iterable[str]]) -> dict[str, Callable[[], Iterator[str]]]:
+    """Every 20th document is for validation; of fewer than 20, the last twentieth of each."""
+    few = len(list(islice(documents(), EVERY))) < EVERY
+
+    def part(valid: bool) -> Iterator[str]:
+        for n, text in enumerate(documents()):
+            if few:
+                cut = text.rfind(" ", 0, len(text) - len(text) // EVERY) + 1
+                yield text[cut:] if valid else text[:cut]
+            elif (n % EVERY == EVERY - 1) == valid:
+                yield text
+
+    return {"train": lambda: part(False), "valid": lambda: part(True)}
+
+
+def _parts(text: tuple[Path, ...], valid: tuple[Path, ...], column: str) -> dict[str, Callable[[], Iterator[str]]]:
+    documents = (lambda: read_documents(text, column=column)) if text else python_documents
+    if not valid:
+        return split_documents(documents)
+    return {"train": documents, "valid": lambda: read_documents(valid, column=column)}
+
+
+def file_names(paths: tuple[Path, ...]) -> list[str]:
+    """What tells one text from another without reading it: names and sizes of its files."""
+    return [f"{file.name} {file.stat().st_size}" for file in text_files(paths)] if paths else []
+
+
+def keep_tokenizer(
+    kept: Path, given: Tokenizer | None, documents: Callable[[], Iterator[str]], vocabulary: int
+) -> Tokenizer:
+    """The run's own if it has one; else the given one, or one trained on the text. It is kept with the run."""
+    if kept.is_dir():
+        return load_tokenizer(kept)
+    found = given
+    if found is None:
+        print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)
+        found = train_tokenizer(first_characters(documents(), TOKENIZER_TEXT), vocabulary)
+    part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
+    found.save_pretrained(part)
+    os.replace(part, kept)
+    return found
+
+
+def first_characters(documents: Iterator[str], characters: int) -> Iterator[str]:
+    """Documents until there are so many characters, the last one cut."""
+    for text in documents:
+        yield text[:characters]
+        characters -= len(text)
+        if characters <= 0:
+            return
+
+
+def pack(folder: Path, tokenizer: Tokenizer, documents: Callable[[], Iterator[str]], *names: str) -> Shards:
+    """A text's tokens in `folder`; made once, and refused there if they are of a text with other `names`."""
+    return write_shards(documents(), tokenizer, folder, source=fingerprint(tokenizer, *names))
+
+
+def remember(out: Path, settings: dict[str, Any]) -> None:
+    """Keeps the run's settings; a folder that holds a run with others is not continued."""
+    path = out / "config.json"
+    wanted = json.loads(json.dumps(settings))
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        other = [name for name in wanted if found.get(name) != wanted[name]]
+        if other:
+            raise InputError(f"{out} holds a run with other settings ({', '.join(other)}): name another --out")
+        return
+    write_whole(path, json.dumps(wanted, indent=1).encode())
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"fields must be name=value, got {text!r}")
+    return name, option_value(value)

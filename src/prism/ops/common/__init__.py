@@ -1,0 +1,1 @@
+"""What operators share: backends, precision, checks, sequences of different lengths."""

@@ -1,0 +1,1 @@
+"""`delta_rule` compiled for the CPU."""

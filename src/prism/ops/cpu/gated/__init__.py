@@ -1,0 +1,1 @@
+"""`gated_rule` compiled for the CPU."""

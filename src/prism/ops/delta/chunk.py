@@ -1,0 +1,231 @@
+"""The recurrence in chunks of C tokens, exact, as batched matrix products; forward and backward by hand.
+
+Inside a chunk with incoming state S, g = cumsum(log α), Γ_ij = e^{g_i − g_j} for i ≥ j (a difference of sums, never a
+division by a decay), W_l = β^l δ^l, and K = [K_1; …; K_L] the stacked directions:
+
+    A = E (K_1 Kᵀ) ∘ Γ, strictly lower        P = (Q Kᵀ) ∘ Γ                    one C×C block for each of the L steps
+    (I + A_1) U = W_1 − Σ_{l≥2} A_l W_l − E e^g K_1 Sᵀ                           the net first write
+    O = e^g Q Sᵀ + P Y            S' = e^{g_C} S + Yᵀ (e^{g_C − g} K)            with Y = [U; W_2; …; W_L]
+
+U = X_v − X_k Sᵀ makes S' = S F + D, with F and D known before any state: the loop over chunks is one product a step.
+Chunks are taken a group at a time, so that what is computed on the way stays in cache.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from prism.ops.common.layout import Layout
+from prism.ops.delta.operands import Operands
+
+CHUNK = 64
+# Chunks × heads computed together: enough to fill the products, few enough for the temporaries to stay in cache.
+GROUP = {"cpu": 32}
+GROUP_ELSEWHERE = 4096
+
+
+def forward(x: Operands, chunk_size: int = CHUNK) -> tuple[Tensor, Tensor]:
+    """The outputs and the final states; differentiable in every tensor."""
+    o, S = _Chunked.apply(x.q, x.k, x.v, x.beta, x.log_alpha, x.erase, x.S0, x.scale, x.bounds, chunk_size)  # type: ignore[misc]
+    return o, S
+
+
+class _Group(NamedTuple):
+    """The part of a group of chunks that no state enters. n: chunks, H: heads; rows of L·C are [step, token]."""
+
+    Q: Tensor  # [n, H, C, K]
+    K: Tensor  # [n, H, L·C, K]
+    v: Tensor  # [n, H, L·C, V]
+    W: Tensor  # [n, H, L·C, V]
+    beta: Tensor  # [n, H, L·C]
+    eps: Tensor  # [n, H, C]
+    decay: Tensor  # [n, H, C]: e^g
+    end: Tensor  # [n, H, C]: e^{g_C − g}
+    gamma: Tensor  # [n, H, C, L·C]: Γ, once for each step
+    KK: Tensor  # [n, H, C, L·C]: K_1 Kᵀ ∘ Γ, strictly lower in each block
+    P: Tensor  # [n, H, C, L·C]
+    A: Tensor  # [n, H, C, L·C]
+    X: Tensor  # [n, H, C, V+K]: X_v and X_k side by side
+    F: Tensor  # [n, H, K, K]
+    K_end: Tensor  # [n, H, L·C, K]: e^{g_C − g} K
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """[n, C, H, …] to [n, H, C, …], or [n, C, H, L, D] to [n, H, L·C, D]."""
+    if x.ndim == 5:
+        n, C, H, L, D = x.shape
+        return x.permute(0, 2, 3, 1, 4).reshape(n, H, L * C, D)
+    return x.transpose(1, 2).contiguous()
+
+
+def _tokens_first(x: Tensor, C: int) -> Tensor:
+    """[n, H, L·C, D] back to [n, C, H, L, D]."""
+    n, H, LC, D = x.shape
+    return x.view(n, H, LC // C, C, D).permute(0, 3, 1, 2, 4)
+
+
+def _prepare(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, eps: Tensor) -> _Group:
+    C, L = k.shape[1], k.shape[3]
+    Q, K, v = _heads_first(q), _heads_first(k), _heads_first(v)
+    beta = _heads_first(beta.unsqueeze(-1)).squeeze(-1)
+    eps, W = _heads_first(eps), beta.unsqueeze(-1) * v
+    # float64: two sums of 64 logarithms can be −800 each and differ by little
+    g = _heads_first(log_alpha).cumsum(-1, dtype=torch.float64)
+    decay, end = g.exp().to(q.dtype), (g[..., -1:] - g).exp().to(q.dtype)
+    # masked before the exponential: above the diagonal g_i − g_j is positive and could overflow
+    upper = torch.ones(C, C, dtype=torch.bool, device=q.device).triu(1)
+    gamma = (g.unsqueeze(-1) - g.unsqueeze(-2)).to(q.dtype).masked_fill_(upper, -torch.inf).exp_()
+    gamma = gamma.repeat(1, 1, 1, L)
+    P = (Q @ K.mT).mul_(gamma)
+    KK = (K[:, :, :C] @ K.mT).mul_(gamma)
+    KK.view(*KK.shape[:3], L, C).diagonal(dim1=2, dim2=4).zero_()
+    A = eps.unsqueeze(-1) * KK
+    right = W[:, :, :C]
+    if L > 1:
+        right = right - A[..., C:] @ W[:, :, C:]
+    X = torch.cat([right, (eps * decay).unsqueeze(-1) * K[:, :, :C]], -1)
+    X = torch.linalg.solve_triangular(A[..., :C], X, upper=False, unitriangular=True)
+    K_end = end.repeat(1, 1, L).unsqueeze(-1) * K
+    F = -(X[..., v.shape[-1] :].mT @ K_end[:, :, :C])
+    F.diagonal(dim1=-2, dim2=-1).add_(decay[..., -1:])
+    return _Group(Q, K, v, W, beta, eps, decay, end, gamma, KK, P, A, X, F, K_end)
+
+
+def _walk(x: _Group, S: Tensor, running: list[int]) -> tuple[Tensor, Tensor]:
+    """The loop over chunks, S' = S F + D: the state before each chunk, and the states of all sequences after."""
+    H, C, V = x.Q.shape[1], x.Q.shape[2], x.v.shape[-1]
+    Y = torch.cat([x.X[..., :V], x.W[:, :, C:]], 2)
+    D = (Y.mT @ x.K_end).flatten(0, 1)
+    F, before = x.F.flatten(0, 1), torch.empty_like(D)
+    a, S = 0, S.flatten(0, 1)
+    for n in running:
+        b = a + n * H
+        before[a:b] = S[: n * H]
+        after = torch.baddbmm(D[a:b], S[: n * H], F[a:b])
+        S = after if n * H == S.shape[0] else torch.cat([after, S[n * H :]])
+        a = b
+    return before.unflatten(0, (-1, H)), S.unflatten(0, (-1, H))
+
+
+def _writes(x: _Group, S: Tensor) -> Tensor:
+    """Y = [U; W_2; …; W_L], what each token adds to the state along each direction, given the chunk's S."""
+    C, V = x.Q.shape[2], x.v.shape[-1]
+    return torch.cat([x.X[..., :V] - x.X[..., V:] @ S.mT, x.W[:, :, C:]], 2)
+
+
+class _Chunked(torch.autograd.Function):
+    """Saves the inputs and one state a chunk; the backward computes the rest anew, a group at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
+        *tokens, S0, scale, bounds, C = args
+        q, _, v = tokens[:3]
+        B, T, H, K = q.shape
+        V = v.shape[-1]
+        layout = Layout(B, T, bounds, C, q.device)
+        C = layout.C
+        chunks = [layout.split(x) for x in tokens]
+        S = S0 if layout.order is None else S0[layout.order]
+        o = q.new_empty(sum(layout.running), C, H, V)
+        before = q.new_empty(sum(layout.running), H, V, K)
+        groups, end = [], 0
+        for first, last in layout.groups(_group_size(q)):
+            running = layout.running[first:last]
+            start, end = end, end + sum(running)
+            x = _prepare(*(y[start:end] for y in chunks))
+            before[start:end], S = _walk(x, S, running)
+            S_n = before[start:end]
+            out = x.P @ _writes(x, S_n) + x.decay.unsqueeze(-1) * (x.Q @ S_n.mT)
+            torch.mul(out.transpose(1, 2), scale, out=o[start:end])
+            groups.append((start, end, running))
+        ctx.save_for_backward(*tokens, before)
+        ctx.layout, ctx.groups, ctx.scale, ctx.N = layout, groups, scale, S0.shape[0]
+        S = S if layout.order is None else S[layout.inverse]
+        return layout.join(o), S.clone() if S is S0 else S
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: Tensor, dS: Tensor) -> tuple[Any, ...]:
+        *tokens, before = ctx.saved_tensors
+        layout: Layout = ctx.layout
+        C = layout.C
+        chunks = [layout.split(x) for x in tokens]
+        do_chunks = layout.split(do * ctx.scale)
+        grads = [torch.empty_like(x) for x in chunks]
+        dS = dS if layout.order is None else dS[layout.order]
+        for start, end, running in reversed(ctx.groups):
+            x = _prepare(*(y[start:end] for y in chunks))
+            dO = _heads_first(do_chunks[start:end])
+            dS_after, dS = _walk_back(x, dO, dS, running)
+            _scatter_grads(x, dO, before[start:end], dS_after, [y[start:end] for y in grads], C)
+        dS = dS if layout.order is None else dS[layout.inverse]
+        return *(layout.join(y) for y in grads), dS, None, None, None
+
+
+def _group_size(q: Tensor) -> int:
+    return max(1, GROUP.get(q.device.type, GROUP_ELSEWHERE) // max(1, q.shape[2]))
+
+
+def _walk_back(x: _Group, dO: Tensor, dS: Tensor, running: list[int]) -> tuple[Tensor, Tensor]:
+    """The loop over chunks backwards: the gradient of the state after each chunk, and of the states before all."""
+    H, C, V = x.Q.shape[1], x.Q.shape[2], x.v.shape[-1]
+    dU = x.P[..., :C].mT @ dO
+    local = dO.mT @ (x.decay.unsqueeze(-1) * x.Q)  # what S gives to O directly
+    local = torch.baddbmm(
+        local.flatten(0, 1), dU.flatten(0, 1).mT, x.X[..., V:].flatten(0, 1), alpha=-1
+    )  # and through U
+    Ft, after = x.F.flatten(0, 1).mT, torch.empty_like(local)
+    b, dS = local.shape[0], dS.flatten(0, 1)
+    for n in reversed(running):
+        a = b - n * H
+        after[a:b] = dS[: n * H]
+        before = torch.baddbmm(local[a:b], dS[: n * H], Ft[a:b])
+        dS = before if n * H == dS.shape[0] else torch.cat([before, dS[n * H :]])
+        b = a
+    return after.unflatten(0, (-1, H)), dS.unflatten(0, (-1, H))
+
+
+def _scatter_grads(x: _Group, dO: Tensor, S: Tensor, dS: Tensor, grads: list[Tensor], C: int) -> None:
+    """Gradients of one group, given those of its outputs and of the state after each chunk, put into `grads`."""
+    dq, dk, dv, dbeta, dlog_alpha, deps = grads
+    L, decay, K1 = x.K.shape[2] // C, x.decay, x.K[:, :, :C]
+
+    Y = _writes(x, S)
+    dY = x.P.mT @ dO + x.K_end @ dS.mT
+    dR = torch.linalg.solve_triangular(x.A[..., :C].mT, dY[:, :, :C], upper=True, unitriangular=True)
+    dP, dA = dO @ Y.mT, -(dR @ Y.mT)
+    dW = torch.cat([dR, dY[:, :, C:] - x.A[..., C:].mT @ dR], 2)
+
+    # the decays of Γ: entry ij of P and of A grows with g_i and shrinks with g_j; where i = j there is no decay, and
+    # taking the diagonal out, not adding and subtracting it, keeps small gradients of strong decays exact
+    flow = dP * x.P + dA * x.A
+    flow.view(*flow.shape[:3], L, C).diagonal(dim1=2, dim2=4).zero_()
+    dg = flow.sum(-1) - flow.sum(-2).unflatten(-1, (L, C)).sum(2)
+    dQS = dO @ S
+    dg += decay * (dQS * x.Q).sum(-1)
+    dB = dR @ S  # minus the gradient of E e^g K_1
+    erased = decay * (dB * K1).sum(-1)
+    deps_ = (dA * x.KK).sum(-1) - erased
+    dg -= x.eps * erased
+    dK_end = Y @ dS
+    kept = (dK_end * x.K_end).sum(-1).unflatten(-1, (L, C)).sum(2)
+    kept[..., -1] = 0
+    dg -= kept
+    dg[..., -1] += kept.sum(-1) + decay[..., -1] * (S * dS).sum((-1, -2))
+
+    dP *= x.gamma  # now the gradients of Q Kᵀ and of K_1 Kᵀ
+    dA *= x.gamma
+    dA.view(*dA.shape[:3], L, C).diagonal(dim1=2, dim2=4).zero_()
+    dA *= x.eps.unsqueeze(-1)
+    dQ = dP @ x.K + decay.unsqueeze(-1) * dQS
+    dK = dP.mT @ x.Q + dA.mT @ K1 + x.end.repeat(1, 1, L).unsqueeze(-1) * dK_end
+    dK[:, :, :C] += dA @ x.K - (x.eps * decay).unsqueeze(-1) * dB
+
+    dq.copy_(dQ.transpose(1, 2))
+    dk.copy_(_tokens_first(dK, C))
+    dv.copy_(_tokens_first(x.beta.unsqueeze(-1) * dW, C))
+    dbeta.copy_(_tokens_first((dW * x.v).sum(-1, keepdim=True), C).squeeze(-1))
+    dlog_alpha.copy_(dg.flip(-1).cumsum(-1).flip(-1).transpose(1, 2))
+    deps.copy_(deps_.transpose(1, 2))

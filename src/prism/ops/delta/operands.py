@@ -1,0 +1,99 @@
+"""The arguments of the recurrence, checked once at the door and brought to one form for every backend."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe, read_bounds
+
+
+class Operands(NamedTuple):
+    """What every backend takes: the L axis always there, decay and erasure always given, one compute dtype."""
+
+    q: Tensor  # [B, T, H, K]
+    k: Tensor  # [B, T, H, L, K]
+    v: Tensor  # [B, T, H, L, V], the δ of the paper
+    beta: Tensor  # [B, T, H, L]
+    log_alpha: Tensor  # [B, T, H]
+    erase: Tensor  # [B, T, H]
+    S0: Tensor  # [N, H, V, K]
+    scale: float
+    bounds: tuple[int, ...] | None  # where packed sequences begin and end; None: one sequence a batch row
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int, int]:
+        """B, T, H, L, K, V."""
+        B, T, H, L, K = self.k.shape
+        return B, T, H, L, K, self.v.shape[-1]
+
+    def tokens(self, part: slice | int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v, beta, log_alpha and erase of some tokens (one token: without the T axis)."""
+        q, k, v, beta = self.q[:, part], self.k[:, part], self.v[:, part], self.beta[:, part]
+        return q, k, v, beta, self.log_alpha[:, part], self.erase[:, part]
+
+
+def operands(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    log_alpha: Tensor | None = None,
+    *,
+    erase: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Operands:
+    """Checks the arguments of `delta_rule` and returns them in the one form that the backends take."""
+    for name, value in (("q", q), ("k", k), ("v", v), ("beta", beta)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if q.ndim != 4:
+        raise ValueError(f"q must have shape [B, T, H, K], got {describe(q)}")
+    if not q.is_floating_point():
+        raise ValueError(f"q must be a floating-point tensor, got {q.dtype}")
+    if k.ndim == 4:  # rank 1 written without its L axis
+        if v.ndim != 4 or beta.ndim != 3:
+            raise ValueError(
+                f"k {describe(k)} has no L axis, so v must be [B, T, H, V] and beta [B, T, H]; "
+                f"got v {describe(v)} and beta {describe(beta)}"
+            )
+        k, v, beta = k.unsqueeze(3), v.unsqueeze(3), beta.unsqueeze(3)
+    B, T, H, K = q.shape
+    if k.ndim != 5:
+        raise ValueError(f"k must have shape [B, T, H, L, K] or [B, T, H, K], got {describe(k)}")
+    L = k.shape[3]
+    if L < 1:
+        raise ValueError(f"k needs at least one direction a token, got L = {L}")
+    if v.ndim != 5:
+        raise ValueError(f"v must have shape [B, T, H, L, V] like k's, got {describe(v)}")
+    V = v.shape[-1]
+    check_tensor("k", k, (B, T, H, L, K), "B T H L K", q)
+    check_tensor("v", v, (B, T, H, L, V), "B T H L V", q)
+    check_tensor("beta", beta, (B, T, H, L), "B T H L", q)
+    dtype = compute_dtype(q.dtype)
+    for name, value in (("k", k), ("v", v), ("beta", beta)):
+        check_dtype(name, value, (q.dtype,), q)
+    for name, gate in (("log_alpha", log_alpha), ("erase", erase)):
+        if gate is not None:
+            check_tensor(name, gate, (B, T, H), "B T H", q)
+            check_dtype(name, gate, (q.dtype, dtype), q)
+    if log_alpha is not None and log_alpha.numel() and (worst := float(log_alpha.detach().max())) > 0:
+        raise ValueError(f"log_alpha must not be positive (a decay is at most 1), got {worst:g}")
+    bounds = read_bounds(cu_seqlens, B, T)
+    N = B if bounds is None else len(bounds) - 1
+    if initial_state is not None:
+        check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
+        check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
+    return Operands(
+        q=q.to(dtype),
+        k=k.to(dtype),
+        v=v.to(dtype),
+        beta=beta.to(dtype),
+        log_alpha=q.new_zeros(B, T, H, dtype=dtype) if log_alpha is None else log_alpha.to(dtype),
+        erase=(beta[..., 0] if erase is None else erase).to(dtype),
+        S0=q.new_zeros(N, H, V, K, dtype=dtype) if initial_state is None else initial_state.to(dtype),
+        scale=1.0 if scale is None else float(scale),
+        bounds=bounds,
+    )

@@ -1,0 +1,131 @@
+"""The recurrence S_t = α_t S_{t-1} (I − ε_t k¹_t k¹_tᵀ) + Σ_l β^l_t δ^l_t k^l_tᵀ, read o_t = scale · S_t q_t."""
+
+import importlib
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from prism.ops.common.backends import Backend, compiles, pick
+from prism.ops.common.precision import own_precision
+from prism.ops.delta.operands import Operands, operands
+
+_MODULES = {"chunk": "prism.ops.delta.chunk", "cpu": "prism.ops.cpu.delta.backend"}
+
+
+@own_precision
+def delta_rule(
+    q: Float[Tensor, "B T H K"],
+    k: Float[Tensor, "B T H *L K"],
+    v: Float[Tensor, "B T H *L V"],
+    beta: Float[Tensor, "B T H *L"],
+    log_alpha: Float[Tensor, "B T H"] | None = None,
+    *,
+    erase: Float[Tensor, "B T H"] | None = None,
+    scale: float | None = None,
+    initial_state: Float[Tensor, "N H V K"] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
+    """Decay, erase along the first key, write L rank-1 terms, read; the whole sequence at once.
+
+    Args:
+        q: Queries.
+        k: Directions, L a token; the first is also the one erased along. Without the L axis, L = 1.
+        v: What is written along each direction (the paper's δ).
+        beta: The strength of each write.
+        log_alpha: Logarithm of the decay, at most 0; None for no decay.
+        erase: Strength ε of the erasure; None for `beta` of the first direction, zeros for no erasure.
+        scale: Factor on the output; None for 1.
+        initial_state: The state before the first token; None for zeros.
+        output_final_state: Whether to return the state after the last token.
+        cu_seqlens: Limits 0, …, T of sequences packed into one row (B = 1), each with a state of its own.
+        backend: `reference` is the definition, one token at a time; `chunk` runs on any device; `cpu` is
+            compiled; `auto` picks by the tensors' device.
+
+    Returns:
+        The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
+    """
+    x = operands(
+        q,
+        k,
+        v,
+        beta,
+        log_alpha,
+        erase=erase,
+        scale=scale,
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+    )
+    o, S = pick(backend, q, reference, _MODULES)(x)
+    return o.to(q.dtype), S if output_final_state else None
+
+
+def reference(x: Operands) -> tuple[Tensor, Tensor]:
+    """The definition, one token at a time."""
+    if x.bounds is not None:
+        return _each_sequence(x, x.bounds)
+    S, o = x.S0, []
+    for t in range(x.q.shape[1]):
+        o_t, S = one_token(*x.tokens(t), S, x.scale)
+        o.append(o_t)
+    return (torch.stack(o, 1) if o else x.v[:, :, :, 0]), S
+
+
+def one_token(
+    q: Float[Tensor, "N H K"],
+    k: Float[Tensor, "N H L K"],
+    v: Float[Tensor, "N H L V"],
+    beta: Float[Tensor, "N H L"],
+    log_alpha: Float[Tensor, "N H"],
+    erase: Float[Tensor, "N H"],
+    S: Float[Tensor, "N H V K"],
+    scale: float,
+) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
+    """One step of the recurrence as the paper writes it (Eq. prism_update)."""
+    S = log_alpha.exp()[..., None, None] * S
+    k1 = k[:, :, 0]
+    S = S - erase[..., None, None] * torch.einsum("nhvk,nhk,nhj->nhvj", S, k1, k1)  # forget
+    S = S + torch.einsum("nhl,nhlv,nhlk->nhvk", beta, v, k)  # write B_t
+    return scale * torch.einsum("nhvk,nhk->nhv", S, q), S
+
+
+def _each_sequence(x: Operands, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    o, S = [x.v[:, :0, :, 0]], [x.S0[:0]]
+    for n, (a, b) in enumerate(pairwise(bounds)):
+        o_n, S_n = reference(Operands(*x.tokens(slice(a, b)), x.S0[n : n + 1], x.scale, None))
+        o.append(o_n)
+        S.append(S_n)
+    return torch.cat(o, 1), torch.cat(S)
+
+
+@own_precision
+def delta_rule_step(
+    q: Float[Tensor, "N H K"],
+    k: Float[Tensor, "N H *L K"],
+    v: Float[Tensor, "N H *L V"],
+    beta: Float[Tensor, "N H *L"],
+    log_alpha: Float[Tensor, "N H"] | None = None,
+    *,
+    erase: Float[Tensor, "N H"] | None = None,
+    scale: float | None = None,
+    state: Float[Tensor, "N H V K"] | None = None,
+) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
+    """`delta_rule` for one token a sequence: operands without the T axis, the next state always returned."""
+
+    q1, k1, v1, beta1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, beta))
+    log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
+    x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
+    trained = torch.is_grad_enabled() and any(y.requires_grad for y in x[:7])
+    if not trained and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
+        o, S = importlib.import_module(_MODULES["cpu"]).step(x)
+    else:
+        o, S = one_token(*x.tokens(0), x.S0, x.scale)
+    return o.to(q.dtype), S
+
+
+def delta_rule_flops(L: int, K: int, V: int, *, erases: bool = True, decays: bool = True) -> int:
+    """Floating-point operations a token and head: 2 for each multiply-add, as the definition does them."""
+    return K * V * (2 + 2 * L + 4 * erases + decays)

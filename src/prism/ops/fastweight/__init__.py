@@ -1,0 +1,1 @@
+"""States that are networks, or solved serially: the non-linear solver, TTT, Titans, ATLAS."""

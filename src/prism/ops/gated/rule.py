@@ -1,0 +1,122 @@
+"""Decay per channel: S_t = S_{t-1} (diag(α_t) − f_t e_tᵀ) + v_t k_tᵀ, read o_t = scale · S_t q_t (or S_tᵀ q_t)."""
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from prism.ops.common.backends import Backend, pick
+from prism.ops.common.precision import own_precision
+from prism.ops.gated.operands import Gated, Side, gated_operands
+
+_MODULES = {"chunk": "prism.ops.gated.chunk", "cpu": "prism.ops.cpu.gated.backend"}
+
+
+@own_precision
+def gated_rule(
+    q: Float[Tensor, "B T H Q"],
+    k: Float[Tensor, "B T H K"],
+    v: Float[Tensor, "B T H V"],
+    log_alpha: Float[Tensor, "B T H K"],
+    *,
+    find: Float[Tensor, "B T H K"] | None = None,
+    erase: Float[Tensor, "B T H K"] | None = None,
+    side: Side = "key",
+    scale: float | None = None,
+    initial_state: Float[Tensor, "N H V K"] | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    backend: Backend = "auto",
+) -> tuple[Float[Tensor, "B T H O"], Float[Tensor, "N H V K"] | None]:
+    """Decay each channel of the key, erase along one direction what another finds, write, read.
+
+    Args:
+        q: Queries, as wide as a key; as wide as a value where `side` is value.
+        k: The direction written to.
+        v: What is written.
+        log_alpha: Logarithm of each channel's decay, at most 0.
+        find: Direction f, under which S_{t-1} is searched before it decays; None for no erasure.
+        erase: Direction e, along which what was found is taken away; given exactly when `find` is.
+        side: `key` reads S q, a value; `value` reads Sᵀ q, a key (without erasure only).
+        scale: Factor on the output; None for 1.
+        initial_state: The state before the first token; None for zeros.
+        output_final_state: Whether to return the state after the last token.
+        cu_seqlens: Limits 0, …, T of sequences packed into one row (B = 1), each with a state of its own.
+        backend: `reference` is the definition, one token at a time; `chunk` runs on any device; `cpu` is
+            compiled; `auto` picks by the tensors' device.
+
+    Returns:
+        The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
+    """
+    x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
+    o, S = pick(backend, q, reference, _MODULES)(x)
+    return o.to(q.dtype), S if output_final_state else None
+
+
+def reference(x: Gated) -> tuple[Tensor, Tensor]:
+    """The definition, one token at a time."""
+    if x.bounds is not None:
+        return _each_sequence(x, x.bounds)
+    S, width = x.S0, (x.v if x.side == "key" else x.k).shape[-1]
+    o = [x.q.new_zeros(*x.q.shape[:1], 0, x.q.shape[2], width)]
+    for t in range(x.q.shape[1]):
+        token = (None if y is None else y[:, t] for y in x[:6])
+        o_t, S = one_token(*token, S=S, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
+        o.append(o_t.unsqueeze(1))
+    return torch.cat(o, 1), S
+
+
+def _each_sequence(x: Gated, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    o, S = [reference(x.part(0, 0, slice(0)))[0]], [x.S0[:0]]
+    for n, (a, b) in enumerate(pairwise(bounds)):
+        o_n, S_n = reference(x.part(a, b, slice(n, n + 1)))
+        o.append(o_n)
+        S.append(S_n)
+    return torch.cat(o, 1), torch.cat(S)
+
+
+def one_token(
+    q: Float[Tensor, "N H Q"],
+    k: Float[Tensor, "N H K"],
+    v: Float[Tensor, "N H V"],
+    log_alpha: Float[Tensor, "N H K"],
+    find: Float[Tensor, "N H K"] | None,
+    erase: Float[Tensor, "N H K"] | None,
+    S: Float[Tensor, "N H V K"],
+    scale: float,
+    side: Side,
+) -> tuple[Float[Tensor, "N H O"], Float[Tensor, "N H V K"]]:
+    """One step of the recurrence."""
+    after = S * log_alpha.exp().unsqueeze(-2)
+    if find is not None and erase is not None:
+        after = after - torch.einsum("nhvk,nhk,nhj->nhvj", S, find, erase)
+    S = after + v.unsqueeze(-1) * k.unsqueeze(-2)
+    o = torch.einsum("nhvk,nhk->nhv" if side == "key" else "nhvk,nhv->nhk", S, q)
+    return scale * o, S
+
+
+@own_precision
+def gated_rule_step(
+    q: Float[Tensor, "N H Q"],
+    k: Float[Tensor, "N H K"],
+    v: Float[Tensor, "N H V"],
+    log_alpha: Float[Tensor, "N H K"],
+    *,
+    find: Float[Tensor, "N H K"] | None = None,
+    erase: Float[Tensor, "N H K"] | None = None,
+    side: Side = "key",
+    scale: float | None = None,
+    state: Float[Tensor, "N H V K"] | None = None,
+) -> tuple[Float[Tensor, "N H O"], Float[Tensor, "N H V K"]]:
+    """`gated_rule` for one token a sequence: operands without the T axis, the next state always returned."""
+    tokens = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, log_alpha, find, erase))
+    x = gated_operands(*tokens, side=side, scale=scale, initial_state=state, cu_seqlens=None)  # type: ignore[arg-type, misc]
+    token = (None if y is None else y[:, 0] for y in x[:6])
+    o, S = one_token(*token, S=x.S0, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
+    return o.to(q.dtype), S
+
+
+def gated_rule_flops(K: int, V: int, *, erases: bool = False) -> int:
+    """Floating-point operations a token and head: 2 for each multiply-add, as the definition does them."""
+    return K * V * (5 + 4 * erases)

@@ -1,0 +1,1 @@
+"""The language study: the paper's models, small, on one text."""

@@ -1,0 +1,245 @@
+"""`prism paper language`, `language-ablation`: the paper's models, small, on one text; equal tokens and parameters."""
+
+import shutil
+import time
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass
+from functools import partial
+from io import StringIO
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+import torch
+from tyro.conf import OmitArgPrefixes
+
+from prism.config import at_least, one_of
+from prism.errors import InputError
+from prism.lm.data.shards import read_shards
+from prism.lm.data.text import read_documents
+from prism.lm.data.tokenizer import load_tokenizer
+from prism.lm.evaluation.harness import TASKS, average, check_harness, run_harness, task_files
+from prism.lm.evaluation.perplexity import perplexity
+from prism.lm.files import load_language_model, quiet
+from prism.lm.hf.model import PrismSequenceForCausalLM
+from prism.lm.learner import Learner
+from prism.lm.recipes import ABLATIONS, PAPER_PARAMETERS
+from prism.lm.task import LanguageTask
+from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, remember, save_model
+from prism.paper.language.report import LanguageRun, Runs, write_report
+from prism.paper.language.settings import StudySettings, Texts, study_model
+from prism.train.jobs import run_jobs
+from prism.train.journal import read_journal
+from prism.train.loop import train
+
+# The ablation's row that is a model of the other table: one run serves both.
+SAME = {"full": "prism"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run: a model and a seed."""
+
+    name: str
+    seed: int
+    settings: StudySettings
+    texts: Texts
+    data_dir: Path | None
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """Of its checkpoints and, at the end, its model."""
+        return self.out / f"{self.name.replace(' ', '-')}-seed{self.seed}"
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return self.folder.with_suffix(".json")
+
+    def settings_json(self) -> dict[str, Any]:
+        """What must be the same for a result to be this run's."""
+        asked = [] if self.data_dir is None else list(task_files(TASKS, self.data_dir))
+        own = {"model": self.name, "seed": self.seed, "texts": self.texts.names(), "tasks": asked}
+        return own | {"settings": asdict(self.settings)}
+
+    def task(self) -> LanguageTask:
+        """Windows in an order that depends on the seed, not on the model."""
+        s = self.settings
+        return LanguageTask(
+            train=read_shards(self.out / "tokens" / "train"),
+            valid=read_shards(self.out / "tokens" / "valid"),
+            tokens=s.tokens,
+            rounds=s.rounds,
+            length=s.length,
+            batch=s.batch,
+            valid_windows=s.valid_windows,
+            seed=self.seed,
+        )
+
+    def run(self, threads: int | None = None) -> LanguageRun:
+        """Trains where it stopped, if it did, and measures; on `threads` of torch where given."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        quiet()
+        start = time.process_time()
+        if not (self.folder / "model").is_dir():
+            self._train()
+        lm, _ = load_language_model(self.folder / "model")
+        log = read_journal(self.folder / "log.jsonl")
+        size = self.settings.batch * self.settings.length
+        curve = [(line["step"] * size, line["valid/perplexity"]) for line in log if "valid/perplexity" in line]
+        metrics = {"valid": min(value for _, value in curve)} | self._measure(lm)
+        return LanguageRun(
+            parameters=sum(weight.numel() for weight in lm.parameters()),
+            cpu_seconds=round(time.process_time() - start, 1),
+            curve=tuple(curve),
+            metrics=metrics,
+        )
+
+    def _train(self) -> None:
+        words, task = load_tokenizer(self.out / "tokenizer"), self.task()
+        config = study_model(self.name, self.settings, len(words))
+        end = words.eos_token_id
+        config.update({"bos_token_id": end, "eos_token_id": end, "pad_token_id": words.pad_token_id})
+        torch.manual_seed(self.seed)
+        lm = PrismSequenceForCausalLM(config)
+        train(Learner(lm), task, self.settings.training(self.seed), out=self.folder, progress=False)
+        save_model(self.folder / "model", lm, words)
+        for checkpoint in (*self.folder.glob("last-*"), *self.folder.glob("best-*")):
+            shutil.rmtree(checkpoint)  # four times the model's size, of no use any more
+
+    def _measure(self, lm: Any) -> dict[str, float]:
+        s, words = self.settings, load_tokenizer(self.out / "tokenizer")
+        found: dict[str, float] = {}
+        for name in ("test", "other"):
+            if paths := getattr(self.texts, name):
+                documents = first_characters(read_documents(paths), s.characters)
+                measured = perplexity(lm, words, documents, context=s.length, stride=s.stride)
+                found |= {name: measured.per_token, f"{name}_bits": measured.bits_per_byte}
+        if self.data_dir is not None:
+            with redirect_stderr(StringIO()):  # bars of several processes in one terminal
+                scores = run_harness(lm, words, data_dir=self.data_dir, limit=s.limit)
+            if "lambada_openai" in scores:
+                found["lambada"] = scores["lambada_openai"]["perplexity"]
+            if (accuracy := average(scores)) is not None:
+                found["accuracy"] = accuracy
+        return found
+
+    def read(self, record: dict[str, Any]) -> LanguageRun:
+        """A result from its file."""
+        return LanguageRun.from_json(record)
+
+    def line(self, result: LanguageRun) -> str:
+        """The run in one line."""
+        numbers = "  ".join(f"{name} {value:.3f}" for name, value in result.metrics.items())
+        return f"{self.name:<15} seed {self.seed}  {numbers}  {result.cpu_seconds:.0f} s of one core"
+
+
+DEFAULT = StudySettings()
+HERE = Texts()
+
+
+def language(
+    models: tuple[str, ...] = tuple(PAPER_PARAMETERS),
+    seeds: int = 3,
+    texts: OmitArgPrefixes[Texts] = HERE,
+    data_dir: Path | None = None,
+    settings: OmitArgPrefixes[StudySettings] = DEFAULT,
+    processes: int = cpu_count() or 1,
+    out: Path = Path("runs/language"),
+) -> None:
+    """The paper's five language models, small, on one text: perplexity beside the paper's; run again, it continues.
+
+    Args:
+        models: Some of prism, gated-deltanet, mamba2, efla, pgdn.
+        seeds: Runs of each, with seeds 0, 1, …
+        texts: What is read.
+        data_dir: Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval).
+        settings: Model, training and measures, the same for all.
+        processes: Runs at a time, each on one thread.
+        out: Folder of the runs, shared with `prism paper language-ablation`; language.txt and language.png.
+    """
+    for name in models:
+        one_of("models", name, tuple(PAPER_PARAMETERS))
+    runs = study(models, seeds, texts, data_dir, settings, processes, out)
+    write_report("language", runs, out, _about(settings, data_dir))
+
+
+def language_ablation(
+    rows: tuple[str, ...] = tuple(ABLATIONS),
+    seeds: int = 3,
+    texts: OmitArgPrefixes[Texts] = HERE,
+    data_dir: Path | None = None,
+    settings: OmitArgPrefixes[StudySettings] = DEFAULT,
+    processes: int = cpu_count() or 1,
+    out: Path = Path("runs/language"),
+) -> None:
+    """The paper's ablation of PRISM's depth and width, small, on one text, beside the paper's; run again, it continues.
+
+    Args:
+        rows: Some of full, 'shared keys', 'base keys', 'no residual', 'single step', gated-deltanet.
+        seeds: Runs of each, with seeds 0, 1, …
+        texts: What is read.
+        data_dir: Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval).
+        settings: Model, training and measures, the same for all.
+        processes: Runs at a time, each on one thread.
+        out: Folder of the runs, shared with `prism paper language`; language-ablation.txt and language-ablation.png.
+    """
+    for name in rows:
+        one_of("rows", name, tuple(ABLATIONS))
+    runs = study(rows, seeds, texts, data_dir, settings, processes, out)
+    write_report("language-ablation", runs, out, _about(settings, data_dir))
+
+
+def study(
+    names: tuple[str, ...],
+    seeds: int,
+    texts: Texts,
+    data_dir: Path | None,
+    settings: StudySettings,
+    processes: int,
+    out: Path,
+) -> Runs:
+    """Every run of a table by (row, seed); what `out` holds is not run again."""
+    at_least("seeds", seeds, 1)
+    at_least("processes", processes, 1)
+    if not names:
+        raise InputError("no models given: name at least one")
+    for name in names:
+        study_model(name, settings, settings.vocabulary)  # refuses sizes that do not fit one another
+    texts = texts.found()
+    if data_dir is not None:
+        task_files(TASKS, data_dir)
+        check_harness()
+    _prepare(texts, settings, out)
+    jobs = {
+        (name, seed): Job(
+            name=SAME.get(name, name), seed=seed, settings=settings, texts=texts, data_dir=data_dir, out=out
+        )
+        for seed in range(seeds)
+        for name in names
+    }
+    next(iter(jobs.values())).task()  # refuses a text too short for its windows
+    found = run_jobs(list(jobs.values()), out, processes)
+    return {key: found[job] for key, job in jobs.items()}
+
+
+def _prepare(texts: Texts, settings: StudySettings, out: Path) -> None:
+    """Tokenizer and tokens, made once; a folder with those of another study is refused."""
+    quiet()
+    names = texts.names()
+    remember(out, {name: names[name] for name in ("text", "valid")} | asdict(settings))
+    words = keep_tokenizer(out / "tokenizer", None, lambda: read_documents(texts.text), settings.vocabulary)
+    for name, paths in (("train", texts.text), ("valid", texts.valid)):
+        documents = partial(read_documents, paths)
+        shards = pack(out / "tokens" / name, words, documents, *names["text"], *file_names(paths))
+        print(f"{name}: {shards.tokens:,} tokens", flush=True)
+
+
+def _about(settings: StudySettings, data_dir: Path | None) -> str:
+    s = settings
+    tasks = "" if data_dir is None else f", the first {s.limit} rows of each task"
+    return (
+        f"Width {s.dim}, depth {s.layers}, {s.tokens:,} tokens in windows of {s.length}; measured on the first "
+        f"{s.characters:,} characters of each text (context {s.length}, stride {s.stride}){tasks}"
+    )

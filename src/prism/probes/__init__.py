@@ -1,0 +1,1 @@
+"""Small tasks that ask one thing of a mixer: the tasks, their training, their report."""

@@ -1,0 +1,139 @@
+"""`prism probe`: the nine probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
+
+from dataclasses import asdict, dataclass, field
+from os import cpu_count
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from prism.config import at_least, option_value
+from prism.errors import InputError
+from prism.files import write_whole
+from prism.layers import mixer_config
+from prism.layers.base.mixer import MixerConfig
+from prism.probes.report import show_table, write_curves
+from prism.probes.tasks.base import PROBES, Probe
+from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, run_probe
+from prism.train.jobs import run_jobs
+
+PAPER_MIXERS = ("attention", "linear-attention", "mom", "prism")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    """What all runs of one table share."""
+
+    dim: int = 16
+    """Width D of the logic and control tasks."""
+    memory_dim: int = 32
+    """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
+    layers: int = 2
+    """Blocks."""
+    heads: int = 2
+    """Heads of every mixer."""
+    ffn: int = 0
+    """Hidden width of the SwiGLU in each block; 0: none, as the paper's numbers imply (docs/probing.md)."""
+    length: int = 128
+    """Tokens of a sequence."""
+    training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
+    """How every run is trained."""
+
+    def model(self, probe: Probe, mixer: MixerConfig) -> ProbeModelConfig:
+        """The model for a task."""
+        dim = self.memory_dim if probe.kind == "memory" else self.dim
+        return ProbeModelConfig(mixer=mixer, dim=dim, layers=self.layers, ffn=self.ffn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run."""
+
+    task: str
+    mixer: str
+    """A name, and after a colon fields of its config: `prism:steps=4,anchor=none`."""
+    seed: int
+    settings: ProbeSettings
+
+    def path(self, out: Path) -> Path:
+        """Where its result lies."""
+        return out / self.task / f"{self.mixer.replace(':', '@')}-{self.seed}.json"
+
+    def settings_json(self) -> dict[str, Any]:
+        """What must be the same for a result to be this run's."""
+        return asdict(self)
+
+    def run(self, threads: int | None = None) -> ProbeResult:
+        """Trains; on `threads` of torch where given."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        s, probe = self.settings, PROBES[self.task](length=self.settings.length)
+        result, _ = run_probe(probe, s.model(probe, parse_mixer(self.mixer, s.heads)), s.training, seed=self.seed)
+        return result
+
+    def read(self, record: dict[str, Any]) -> ProbeResult:
+        """A result from its file."""
+        return ProbeResult.from_json(record)
+
+    def line(self, result: ProbeResult) -> str:
+        """The run in one line."""
+        return (
+            f"{self.task:<18} {self.mixer:<18} seed {self.seed}  accuracy {result.accuracy:.3f}  "
+            f"{result.steps} steps  {result.seconds:.0f} s"
+        )
+
+
+def parse_mixer(text: str, heads: int) -> MixerConfig:
+    """`name` or `name:field=value,field=value` as a config; `heads` where the fields do not say."""
+    name, _, rest = text.partition(":")
+    fields: dict[str, Any] = {"heads": heads}
+    for option in filter(None, rest.split(",")):
+        key, sign, value = option.partition("=")
+        if not sign:
+            raise InputError(f"mixer {text!r}: {option!r} is not field=value")
+        fields[key] = option_value(value)
+    return mixer_config(name, **fields)
+
+
+def probe(
+    tasks: tyro.conf.Positional[tuple[str, ...]] = (),
+    /,
+    *,
+    mixers: tuple[str, ...] = PAPER_MIXERS,
+    seeds: int = 1,
+    settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = ProbeSettings(),
+    processes: int = cpu_count() or 1,
+    out: Path = Path("probing"),
+) -> None:
+    """The nine probing tasks, for any mixers: accuracy as mean ± spread over seeds, steps to solve, learning curves.
+
+    Runs that OUT already holds are not run again, so that the same command continues what was stopped.
+
+    Args:
+        tasks: Names from `prism list`; none: all nine.
+        mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none.
+        seeds: Runs of each, with seeds 0, 1, …
+        settings: Model and training, the same for all.
+        processes: Runs at a time, each on one thread.
+        out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png.
+    """
+    at_least("seeds", seeds, 1)
+    at_least("processes", processes, 1)
+    for task in tasks:
+        PROBES[task]
+    for mixer in mixers:
+        for dim in (settings.dim, settings.memory_dim):
+            parse_mixer(mixer, settings.heads).build(dim)
+    jobs = [
+        Job(task=task, mixer=mixer, seed=seed, settings=settings)
+        for seed in range(seeds)
+        for task in tasks or PROBES
+        for mixer in mixers
+    ]
+    results = run_jobs(jobs, out, processes)
+    found = {(job.task, job.mixer, job.seed): result for job, result in results.items()}
+    write_whole(out / "table.txt", show_table(found).encode())
+    growths = {job.task: settings.training.growths(PROBES[job.task](length=settings.length)) for job in jobs}
+    write_curves(out / "curves.png", found, growths)
+    print(f"wrote {out}/table.txt and {out}/curves.png")

@@ -1,0 +1,104 @@
+"""What probe runs leave behind: the table, the paper's figure beside each of ours, and the learning curves."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean, median, stdev
+
+from rich.console import Console
+from rich.table import Table
+
+from prism.display.figures import COLOURS, pyplot, save_figure
+from prism.display.tables import console
+from prism.probes.tasks.base import PROBES
+from prism.probes.training import ProbeResult
+
+# (task, mixer, seed)
+Results = Mapping[tuple[str, str, int], ProbeResult]
+
+# Table "Mechanistic probing accuracy (D=16)": Transformer, LA, MoM, PRISM.
+PAPER = {
+    "mqar": (0.98, 0.98, 0.98, 0.98),
+    "poly-recall": (1.00, 1.00, 1.00, 1.00),
+    "variable-tracking": (0.40, 0.34, 0.35, 0.37),
+    "parity": (1.00, 0.49, 0.50, 1.00),
+    "xor": (1.00, 0.50, 0.49, 1.00),
+    "modular-addition": (0.23, 0.07, 0.06, 0.50),
+    "palindrome": (0.49, 0.49, 0.50, 0.99),
+    "mux": (0.98, 0.98, 0.97, 0.98),
+    "silence-gate": (0.82, 0.51, 0.50, 0.66),
+}
+_COLUMNS = ("attention", "linear-attention", "mom", "prism")
+
+
+def paper_accuracy(task: str, mixer: str) -> float | None:
+    """What the paper prints, if it does."""
+    return PAPER[task][_COLUMNS.index(mixer)] if mixer in _COLUMNS else None
+
+
+def cell(task: str, mixer: str, runs: list[ProbeResult]) -> str:
+    """Accuracy as mean ± standard deviation, the paper's in brackets, median steps to solve."""
+    if not runs:
+        return "–"
+    accuracies = [run.accuracy for run in runs]
+    text = f"{mean(accuracies):.3f}" + (f" ± {stdev(accuracies):.3f}" if len(runs) > 1 else "")
+    paper = paper_accuracy(task, mixer)
+    text += "" if paper is None else f" [{paper:.2f}]"
+    solved = [run.solved_at for run in runs if run.solved_at is not None]
+    if not solved:
+        return f"{text}\nnot solved"
+    often = f" ({len(solved)}/{len(runs)} seeds)" if len(runs) > 1 else ""
+    return f"{text}\nsolved at {median(solved):,.0f}{often}"
+
+
+def show_table(results: Results) -> str:
+    """Prints the table and returns it as text."""
+    tasks = list(dict.fromkeys(task for task, _, _ in results))
+    mixers = list(dict.fromkeys(mixer for _, mixer, _ in results))
+    table = Table(show_lines=True)
+    for name in ("task", "chance", *mixers):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for task in tasks:
+        rows = [[run for key, run in results.items() if key[:2] == (task, mixer)] for mixer in mixers]
+        cells = [cell(task, mixer, runs).replace("[", "\\[") for mixer, runs in zip(mixers, rows, strict=True)]
+        table.add_row(task, f"{PROBES[task]().chance:.3f}", *cells)
+    seeds = len({seed for _, _, seed in results})
+    title = f"accuracy on unseen examples, {seeds} seed(s), the paper's in brackets; updates until solved"
+    console().print(title, table, sep="\n")
+    text = io.StringIO()
+    Console(file=text, width=160).print(title, table, sep="\n")
+    return text.getvalue()
+
+
+def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]]) -> None:
+    """Accuracy over updates, a panel a task, a line a seed; chance, and where sequences become longer, dotted."""
+    plt = pyplot()
+    tasks = list(dict.fromkeys(task for task, _, _ in results))
+    mixers = list(dict.fromkeys(mixer for _, mixer, _ in results))
+    columns = min(3, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 2.9 * rows + 0.5), squeeze=False, sharey=True)
+    for axis in axes.flat[len(tasks) :]:
+        axis.axis("off")
+    for axis, task in zip(axes.flat, tasks, strict=False):
+        for (t, mixer, _), run in results.items():
+            if t == task:
+                colour = COLOURS[mixers.index(mixer) % len(COLOURS)]
+                points = [(look.step, look.accuracy) for look in run.curve]
+                axis.plot(*zip(*points, strict=True), color=colour, linewidth=1.3, alpha=0.85)
+                axis.plot(*points[-1], "o", color=colour, markersize=4)
+        axis.axhline(PROBES[task]().chance, color="#7f7f7f", linestyle=":", linewidth=1)
+        end = axis.get_xlim()[1]
+        for step in growths[task]:
+            if step < end:
+                axis.axvline(step, color="#7f7f7f", linestyle=":", linewidth=1)
+        axis.set(title=task, ylim=(0, 1.04))
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("updates")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accuracy")
+    lines = [plt.Line2D([], [], color=COLOURS[n % len(COLOURS)]) for n in range(len(mixers))]
+    figure.legend(lines, mixers, loc="lower center", ncols=min(len(mixers), 6), frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    save_figure(path, figure)

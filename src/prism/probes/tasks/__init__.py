@@ -1,0 +1,1 @@
+"""The probing tasks, each a pure function of a seed."""

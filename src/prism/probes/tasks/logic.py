@@ -1,0 +1,170 @@
+"""Probes of computation: a function of operands that stand inside the anchor's window, just before the sign that asks.
+
+Nothing has to be remembered for long: a model that fails cannot compute, or cannot be trained to.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from prism.config import at_least
+from prism.probes.tasks.base import CONTROL, DATA, WINDOW, Ints, Probe, at_most
+
+_XOR, _PARITY, _SUM, _PALINDROME, _MUX, SELECT_0, SELECT_1 = CONTROL[:7]
+
+
+def _ask(tokens: Ints, *operands: Ints, sign: int) -> None:
+    """The operands, then the sign that asks, at the end of every sequence."""
+    n = len(operands)
+    tokens[:, -n - 1 : -1] = np.stack(operands, 1)
+    tokens[:, -1] = sign
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xor(Probe):
+    """Whether exactly one of two numbers is odd.
+
+    . . . . . . . . . 5 8 XOR → 1
+    """
+
+    kind = "logic"
+
+    @property
+    def shortest(self) -> int:
+        return 3
+
+    @property
+    def chance(self) -> float:
+        return 0.5
+
+    def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
+        a, b = rng.integers(DATA.start, DATA.stop, (2, len(tokens)))
+        _ask(tokens, a, b, sign=_XOR)
+        return (a + b) % 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Probe):
+    """Whether the number of ones is odd.
+
+    . . . . . . . . 1 1 1 PARITY → 1
+    """
+
+    bits: int = 3
+    """Bits; with the sign that asks, they fill the anchor's window at most."""
+
+    kind = "logic"
+
+    def __post_init__(self) -> None:
+        at_least("bits", self.bits, 1)
+        at_most("bits", self.bits, WINDOW - 1, "the anchor's window less the sign")
+        super().__post_init__()
+
+    @property
+    def shortest(self) -> int:
+        return self.bits + 1
+
+    @property
+    def chance(self) -> float:
+        return 0.5
+
+    def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
+        bits = rng.integers(2, size=(self.bits, len(tokens)))
+        _ask(tokens, *bits, sign=_PARITY)
+        return bits.sum(0) % 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModularAddition(Probe):
+    """The sum of two digits, without its carry.
+
+    . . . . . . . . . 8 4 SUM → 2
+    """
+
+    modulus: int = 10
+    """Digits there are."""
+
+    kind = "logic"
+
+    def __post_init__(self) -> None:
+        at_least("modulus", self.modulus, 2)
+        at_most("modulus", self.modulus, len(DATA), "data tokens there are")
+        super().__post_init__()
+
+    @property
+    def shortest(self) -> int:
+        return 3
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.modulus
+
+    def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
+        a, b = rng.integers(self.modulus, size=(2, len(tokens)))
+        _ask(tokens, a, b, sign=_SUM)
+        return (a + b) % self.modulus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Palindrome(Probe):
+    """Whether the first and the last of three symbols are the same: half of them are.
+
+    . . . . . . . . 4 9 4 PALINDROME → 1
+    """
+
+    symbols: int = 10
+    """Symbols there are."""
+
+    kind = "logic"
+
+    def __post_init__(self) -> None:
+        at_least("symbols", self.symbols, 2)
+        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
+        super().__post_init__()
+
+    @property
+    def shortest(self) -> int:
+        return 4
+
+    @property
+    def chance(self) -> float:
+        return 0.5
+
+    def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
+        a, b = rng.integers(self.symbols, size=(2, len(tokens)))
+        apart = rng.integers(1, self.symbols, size=len(tokens))
+        same = rng.integers(2, size=len(tokens))
+        _ask(tokens, a, b, np.where(same, a, (a + apart) % self.symbols), sign=_PALINDROME)
+        return same
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mux(Probe):
+    """The channel that the selector names.
+
+    . . . . . . . SELECT_1 3 8 MUX → 8
+    """
+
+    symbols: int = 10
+    """Symbols that a channel may carry."""
+
+    kind = "control"
+
+    def __post_init__(self) -> None:
+        at_least("symbols", self.symbols, 2)
+        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
+        super().__post_init__()
+
+    @property
+    def shortest(self) -> int:
+        return 4
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
+        first, second = rng.integers(self.symbols, size=(2, len(tokens)))
+        chosen = rng.integers(2, size=len(tokens))
+        _ask(tokens, np.where(chosen, SELECT_1, SELECT_0), first, second, sign=_MUX)
+        return np.where(chosen, second, first)

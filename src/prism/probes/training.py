@@ -1,0 +1,234 @@
+"""One probe run: a small model of any mixer, trained to a budget of steps on one task, judged at the last token.
+
+The loop is its own and not the general one: a probe is a matter of seconds, its data never repeat (so that there are
+no epochs), it stops when the task is solved, and what counts is where training got to, not the best moment of it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least, fraction
+from prism.errors import InputError
+from prism.layers.base.initial import initialise
+from prism.layers.base.mixer import MixerConfig
+from prism.layers.prism import PrismConfig
+from prism.models.backbone import BackboneConfig
+from prism.probes.tasks.base import VOCABULARY, Examples, Probe
+
+# Batches drawn at once: the generators' cost is in their calls.
+_AHEAD = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeModelConfig:
+    """The paper's small model."""
+
+    mixer: MixerConfig = field(default_factory=lambda: PrismConfig(heads=2))
+    """The mixer of every block."""
+    dim: int = 16
+    """Width D."""
+    layers: int = 2
+    """Blocks."""
+    ffn: int = 0
+    """Hidden width of the SwiGLU in each block. 0, none: with it every mixer has a nonlinearity that is not its own."""
+
+    def build(self) -> "ProbeModel":
+        """A model, its weights drawn from torch's generator."""
+        return ProbeModel(self)
+
+
+class ProbeModel(nn.Module):
+    """Tokens in, logits of the label out."""
+
+    def __init__(self, config: ProbeModelConfig):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, config.dim)
+        initialise(self.embedding)
+        self.backbone = BackboneConfig(dim=config.dim, layers=config.layers, mixer=config.mixer, ffn=config.ffn).build()
+        self.head = nn.Linear(config.dim, VOCABULARY)
+        initialise(self.head)
+
+    def forward(self, tokens: Int[Tensor, "N T"]) -> Float[Tensor, "N classes"]:
+        """Only the last position answers."""
+        features, _ = self.backbone(self.embedding(tokens))
+        return self.head(features[:, -1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeTraining:
+    """How a probe is trained, the same for every mixer and task."""
+
+    steps: int = 1500
+    """Updates at most."""
+    batch: int = 64
+    """Examples an update, all of them new; while sequences are shorter, as many more as make the same tokens."""
+    lr: float = 1e-2
+    """The learning rate after warm-up; it falls to 0 along a cosine."""
+    warmup: int = 100
+    """Updates in which the learning rate rises."""
+    growing: float = 0.8
+    """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length.
+    What is learned among a few noise tokens holds among many, and is found sooner: more answers for the same tokens."""
+    first: int = 16
+    """Tokens of the shortest of them at least."""
+    beta2: float = 0.98
+    """AdamW's decay of squared gradients."""
+    clip: float = 1.0
+    """The longest gradient that is not shortened."""
+    every: int = 100
+    """Updates between looks at the accuracy."""
+    watched: int = 512
+    """Examples of such a look: other ones than those of the final test."""
+    tested: int = 2048
+    """Examples of the final test."""
+    solved: float = 0.998
+    """Training ends when two looks in a row see this accuracy."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "warmup", "first", "every", "watched", "tested"):
+            at_least(name, getattr(self, name), 1)
+        fraction("growing", self.growing)
+        for name in ("lr", "clip", "beta2", "solved"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of an update, counted from 0."""
+        rise = min(1.0, (step + 1) / self.warmup)
+        return self.lr * rise * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+    def stage(self, probe: Probe, step: int) -> Probe:
+        """The task at the length that an update sees."""
+        least = max(self.first, probe.shortest)
+        doublings = max(0, math.ceil(math.log2(probe.length / least)))  # stages before the last, of the full length
+        grown = step / self.steps
+        if not doublings or grown >= self.growing:
+            return probe
+        left = doublings - int(grown / self.growing * doublings)
+        return replace(probe, length=max(least, probe.length >> left))
+
+    def growths(self, probe: Probe) -> list[int]:
+        """The updates after which sequences are longer."""
+        lengths = [self.stage(probe, step).length for step in range(self.steps)]
+        return [step for step in range(1, self.steps) if lengths[step] != lengths[step - 1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The run as it stood after some updates."""
+
+    step: int
+    loss: float
+    """Mean over the updates since the look before."""
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What one run came to."""
+
+    accuracy: float
+    """On the final test, of the last weights."""
+    solved_at: int | None
+    """Updates until the first of two looks in a row that saw the task solved; None: never."""
+    steps: int
+    seconds: float
+    parameters: int
+    curve: list[Look]
+
+    def to_json(self) -> dict[str, Any]:
+        """A record of plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> "ProbeResult":
+        """What `to_json` gave."""
+        return cls(**record | {"curve": [Look(**look) for look in record["curve"]]})
+
+
+def run_probe(
+    probe: Probe,
+    model: ProbeModelConfig,
+    training: ProbeTraining,
+    *,
+    seed: int = 0,
+    watch: Callable[[Look], None] | None = None,
+) -> tuple[ProbeResult, ProbeModel]:
+    """Trains a model drawn from `seed` on examples drawn from `seed`; `watch` hears of every look."""
+    torch.manual_seed(seed)
+    net = model.build()
+    began, curve, losses = time.perf_counter(), [], []
+    optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=0.0)
+    watched = probe.draw(training.watched, seed=seed, split="test", batch=0)
+    for step, (tokens, labels) in enumerate(batches(probe, training, seed)):
+        losses.append(_update(net, optimiser, tokens, labels, training.rate(step), training.clip))
+        if (step + 1) % training.every and step + 1 < training.steps:
+            continue
+        loss = float(torch.stack(losses).mean())
+        if not math.isfinite(loss):
+            raise InputError(f"the loss is {loss} by step {step + 1}: try a smaller lr, now {training.lr}")
+        curve.append(Look(step=step + 1, loss=loss, accuracy=accuracy(net, watched)))
+        losses.clear()
+        if watch is not None:
+            watch(curve[-1])
+        if _solved(curve, training.solved) == curve[-2:]:
+            break
+    pair = _solved(curve, training.solved)
+    result = ProbeResult(
+        accuracy=accuracy(net, probe.draw(training.tested, seed=seed, split="test", batch=1)),
+        solved_at=pair[0].step if pair else None,
+        steps=curve[-1].step,
+        seconds=time.perf_counter() - began,
+        parameters=sum(part.numel() for part in net.parameters()),
+        curve=curve,
+    )
+    return result, net
+
+
+def batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tokens and labels of every update."""
+    for ahead in range(-(-training.steps // _AHEAD)):
+        now = training.stage(probe, ahead * _AHEAD)
+        many = training.batch * probe.length // now.length
+        tokens, labels = (
+            torch.from_numpy(part).split(many) for part in now.draw(_AHEAD * many, seed=seed, batch=ahead)
+        )
+        yield from list(zip(tokens, labels, strict=True))[: training.steps - ahead * _AHEAD]
+
+
+def _update(
+    net: ProbeModel, optimiser: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, lr: float, clip: float
+) -> Float[Tensor, ""]:
+    loss = F.cross_entropy(net(tokens), labels)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), clip)
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    optimiser.step()
+    return loss.detach()
+
+
+def _solved(curve: list[Look], enough: float) -> list[Look]:
+    """The first two looks in a row that saw the task solved."""
+    for n in range(1, len(curve)):
+        if min(curve[n - 1].accuracy, curve[n].accuracy) >= enough:
+            return curve[n - 1 : n + 1]
+    return []
+
+
+@torch.no_grad()
+def accuracy(net: nn.Module, examples: Examples) -> float:
+    """The share of examples whose label has the highest logit."""
+    right = 0
+    for tokens, labels in zip(*(torch.from_numpy(part).split(256) for part in examples), strict=True):
+        right += int((net(tokens).argmax(-1) == labels).sum())
+    return right / len(examples.labels)

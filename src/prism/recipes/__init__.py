@@ -1,1 +1,0 @@
-"""Complete runs as functions: the tables and figures of the paper."""

@@ -1,0 +1,191 @@
+"""`prism compare`: many mixers and seeds on one log, in the paper's table; started again, it does what is left."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+import torch
+from tyro.conf import OmitArgPrefixes, Positional
+
+from prism.config import at_least
+from prism.errors import InputError
+from prism.files import write_whole
+from prism.recommend.config import FitConfig
+from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.splits import Split, split
+from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.ranking import Evaluation, evaluate
+from prism.recommend.recommender import Recommender, open_run
+from prism.recommend.rows import Failure, Metrics, Row, refuse_failures, show_rows
+from prism.recommend.storage import write_frame
+from prism.train.jobs import run_all
+
+DEFAULT = FitConfig()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """One run of a comparison: a system and a seed."""
+
+    system: str
+    config: FitConfig
+    split: Split
+    folder: Path
+    progress: bool
+
+    @property
+    def result(self) -> Path:
+        """Where its metrics lie once it is done."""
+        return self.folder / "test.json"
+
+    def run(self, threads: int | None = None) -> Metrics | Failure:
+        """Trains and tests; a run that cannot go on, because it diverged for one, gives its reason."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if self.progress:
+            print(f"{self.folder.name}:", flush=True)
+        try:
+            return once(self.result, self._evaluation)
+        except InputError as error:
+            return Failure(self.folder.name, str(error))
+
+    def _evaluation(self) -> Evaluation:
+        made = Recommender.fit_split(self.split, self.config, self.folder, progress=self.progress, store=False)
+        return made.evaluate()
+
+
+def compare(
+    data: Positional[str],
+    out: Path,
+    mixers: tuple[str, ...] = ("prism", "gated-deltanet", "sasrec", "hstu"),
+    seeds: int = 1,
+    config: OmitArgPrefixes[FitConfig] = DEFAULT,
+    processes: int = 1,
+    folder: Path | None = None,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    items: Path | None = None,
+) -> None:
+    """Trains many mixers with many seeds and prints one table, simple baselines beside; run again, it continues.
+
+    Args:
+        data: A CSV, TSV, Parquet or JSON-lines file, a pattern of them, or a known data set's name.
+        out: Folder of all runs, one each (mixer, seed).
+        mixers: Names of `prism list`, with options after a colon: prism prism:steps=0 prism:keys=shared,anchor=none.
+        seeds: Runs of each mixer.
+        config: What to train and how, the same for all; `mixer` and `seed` are set here.
+        processes: Runs at a time. One shows its progress and has all threads; more have a thread each, which is the
+            faster way through many small models.
+        folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
+        user: Column of users; default: guessed from its name.
+        item: Column of items.
+        time: Column of times.
+        items: A table about the items, for `--features` and names: a row an item, its id in the column named as in
+            the log or in the first.
+    """
+    at_least("seeds", seeds, 1)
+    at_least("processes", processes, 1)
+    configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
+    if not configs:
+        raise InputError("mixers is empty: give at least one name of `prism list`")
+    log = load(data, folder=folder, user=user, item=item, time=time, items=items)
+    divided = split(log, config.protocol)
+    print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
+    rows = compare_on(divided, config, configs, seeds, out, processes=processes)
+    show_rows(f"{log.name}, {config.protocol}, test", rows)
+    refuse_failures(rows)
+
+
+def compare_on(
+    divided: Split,
+    config: FitConfig,
+    configs: dict[str, FitConfig],
+    seeds: int,
+    out: Path,
+    *,
+    progress: bool = True,
+    processes: int = 1,
+) -> list[Row]:
+    """A row each for the baselines and for `configs`; what `out` already holds is not computed again."""
+    open_run(out, divided, variant(config, DEFAULT.mixer), store=True)
+    rows = [Row(name, (baseline(name, divided, config, out),)) for name in BASELINES]
+    runs = [
+        Training(
+            system=name,
+            config=replace(one, train=replace(one.train, seed=seed)),
+            split=divided,
+            folder=run_folder(out, name, seed),
+            progress=progress and processes == 1,
+        )
+        for seed in range(seeds)
+        for name, one in configs.items()
+    ]
+    found: dict[Training, Metrics | Failure] = {
+        run: metrics for run in runs if (metrics := _read(run.result)) is not None
+    }
+    missing = [run for run in runs if run not in found]
+    for n, (run, result) in enumerate(run_all(missing, processes), 1):
+        found[run] = result
+        if progress:
+            print(f"{n}/{len(missing)}  {run.folder.name}  {_told(result)}", flush=True)
+    for name in configs:
+        mine = [found[run] for run in runs if run.system == name]
+        done = tuple(one for one in mine if not isinstance(one, Failure))
+        rows.append(Row(name, done, tuple(one for one in mine if isinstance(one, Failure))))
+    return rows
+
+
+def run_folder(out: Path, system: str, seed: int) -> Path:
+    """Where a run of a comparison lies."""
+    return out / f"{system.replace(':', '-').replace('/', '-')}-seed{seed}"
+
+
+def variant(config: FitConfig, name: str) -> FitConfig:
+    """The config for `mixer` or `mixer:field=value,field=value`; its seed is 0."""
+    mixer, _, options = name.partition(":")
+    chosen = tuple(part for part in options.split(",") if part)
+    return replace(config, mixer=mixer, mixer_options=chosen, train=replace(config.train, seed=0))
+
+
+def baseline(name: str, divided: Split, config: FitConfig, out: Path) -> Metrics:
+    """What a simple baseline gets on the same queries."""
+
+    def found() -> Evaluation:
+        scorer = BASELINES[name]().fit(divided.train)
+        return evaluate(scorer, divided.log, divided.test, cutoffs=config.cutoffs)
+
+    return once(out / f"{name}.json", found)
+
+
+def once(path: Path, compute: Callable[[], Evaluation]) -> Metrics:
+    """The metrics that a file holds; computed and written if there is none, with the rank of every query beside."""
+    before = _read(path)
+    if before is not None:
+        return before
+    found = compute()
+    ranks = pl.DataFrame(
+        {"user": found.users, "above": found.ranks.above, "tied": found.ranks.tied, "of": found.ranks.candidates}
+    )
+    write_frame(path.with_suffix(".parquet"), ranks)
+    metrics = {metric: found[metric] for metric in found.values}
+    write_whole(path, json.dumps(metrics, indent=1).encode())  # last: what is there is whole
+    return metrics
+
+
+def _read(path: Path) -> Metrics | None:
+    if not path.exists():
+        return None
+    try:
+        found: Metrics = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}): remove it to compute it again") from None
+    return found
+
+
+def _told(result: Metrics | Failure) -> str:
+    if isinstance(result, Failure):
+        return f"failed: {result.reason}"
+    return "  ".join(f"{metric} {value:.4f}" for metric, value in list(result.items())[:4])

@@ -1,0 +1,1 @@
+"""Interaction logs, their splits, and known data sets, as values. No torch."""

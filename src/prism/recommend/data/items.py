@@ -1,0 +1,135 @@
+"""What is known of items beside who took them: a table of names and features, and the values that items share."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.errors import InputError, suggest
+from prism.recommend.data.log import Ints, Log
+from prism.recommend.data.sources import collect, files_of, from_pandas, scan
+
+# Columns that hold what to show for an item, in this order.
+TITLES = ("name", "title", "description")
+WORDS = "words"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ItemValues:
+    """Item i has the values `values[offsets[i]:offsets[i + 1]]`, in each column weights that add up to 1."""
+
+    names: tuple[str, ...]
+    """`column=value`, by code."""
+    values: Ints
+    weights: NDArray[np.float32]
+    offsets: Ints
+
+    def same(self, other: "ItemValues") -> bool:
+        """Whether both say the same of the same items."""
+        pairs = ((self.values, other.values), (self.offsets, other.offsets))
+        return self.names == other.names and all(np.array_equal(a, b) for a, b in pairs)
+
+
+def with_items(log: Log, ids: Sequence[object], /, **columns: Sequence[Any]) -> Log:
+    """The log with a table about its items: column `name` becomes `item_names`, the rest `item_features`."""
+    rows = {str(id_): row for row, id_ in enumerate(ids)}
+    order = [rows.get(str(id_)) for id_ in log.item_ids.tolist()]
+    picked = {name: [None if row is None else values[row] for row in order] for name, values in columns.items()}
+    names = picked.pop("name", None)
+    return replace(
+        log,
+        item_names=None if names is None else np.array(names, dtype=object),
+        item_features=pl.DataFrame(picked) if picked else None,
+    )
+
+
+def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
+    """The log with a file or data frame about its items, one row each.
+
+    The ids are in the column `item`, or if there is none of that name in the first. A column name, title or
+    description also gives what to show.
+    """
+    frame, where = _table(source)
+    id_column = next((name for name in (item, "item") if name in frame.columns), frame.columns[0])
+    ids = frame[id_column].cast(pl.String).to_list()
+    known = len(set(ids) & {str(id_) for id_ in log.item_ids.tolist()})
+    if not known:
+        raise InputError(f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids[0]!r}")
+    twice = [id_ for id_, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise InputError(f"{where}: item {twice[0]!r} of column {id_column!r} has several rows; give it one")
+    title = next((name for name in TITLES if name in frame.columns), None)
+    columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
+    if title is not None:
+        columns["name"] = columns[title]
+    note = f"items: {known:,} of {log.n_items:,} are in {where}, by column {id_column}"
+    return replace(with_items(log, ids, **columns), notes=(*log.notes, note))
+
+
+def check_features(features: Sequence[str]) -> None:
+    """Refuses what is neither `column` nor `column:words`."""
+    for feature in features:
+        column, sign, kind = feature.partition(":")
+        if not column or (sign and kind != WORDS):
+            raise InputError(f"features takes column or column:{WORDS}, got {feature!r}")
+
+
+def item_values(log: Log, features: Sequence[str]) -> ItemValues:
+    """The values of the items of a log, those that a single item has left out: they tell it from no other.
+
+    `column` holds categories, several of them with | between; `column:words` is text, its words are the values.
+    """
+    codes: dict[str, int] = {}
+    found: list[list[tuple[int, float]]] = [[] for _ in range(log.n_items)]
+    for feature in features:
+        column, _, kind = feature.partition(":")
+        split = [_split(text, kind == WORDS) for text in _column(log, column)]
+        often = Counter(value for values in split for value in values)
+        for item, values in zip(found, split, strict=True):
+            shared = [value for value in values if often[value] > 1]
+            for value in shared:
+                code = codes.setdefault(f"{feature}={value}", len(codes))
+                item.append((code, 1 / len(shared)))
+    if not codes:
+        raise InputError(f"no two items share a value of {', '.join(features)}: choose other features, or none")
+    pairs = [pair for item in found for pair in item]
+    return ItemValues(
+        names=tuple(codes),
+        values=np.array([code for code, _ in pairs], dtype=np.int64),
+        weights=np.array([weight for _, weight in pairs], dtype=np.float32),
+        offsets=np.cumsum([0, *map(len, found)]),
+    )
+
+
+def _column(log: Log, name: str) -> list[Any]:
+    known: dict[str, list[Any]] = {} if log.item_names is None else {"name": log.item_names.tolist()}
+    if log.item_features is not None:
+        known |= {column: log.item_features[column].to_list() for column in log.item_features.columns}
+    if name not in known:
+        hint = suggest(name, known) if known else "it knows only their ids; give a table of items"
+        raise InputError(f"{log.name} has no column {name!r} of items: {hint}")
+    return known[name]
+
+
+def _split(value: Any, words: bool) -> list[str]:
+    """The distinct values of one cell, in order."""
+    if value is None:
+        return []
+    parts = re.findall(r"\w+", str(value).lower()) if words else [part.strip() for part in str(value).split("|")]
+    return list(dict.fromkeys(filter(None, parts)))
+
+
+def _table(source: Any) -> tuple[pl.DataFrame, str]:
+    if isinstance(source, pl.DataFrame):
+        return source, "the table of items"
+    if type(source).__module__.partition(".")[0] == "pandas":
+        return from_pandas(source, list(source.columns)), "the table of items"
+    if not isinstance(source, str | Path):
+        raise InputError(f"items must be a file or a data frame, got {type(source).__name__}")
+    return collect(pl.concat([scan(file) for file in files_of(source)]), str(source)), str(source)

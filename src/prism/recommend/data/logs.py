@@ -1,0 +1,182 @@
+"""From files or data frames of (user, item, time) to a `Log`: ids coded, events in order."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from prism.errors import InputError, suggest
+from prism.recommend.data.clock import read_times
+from prism.recommend.data.items import with_item_table
+from prism.recommend.data.log import Codes, Ids, Ints, Log
+from prism.recommend.data.sources import collect, files_of, from_pandas, scan
+
+GUESSES = {
+    "user": "user userid uid customer customerid reviewerid visitor visitorid member memberid account"
+    " accountid client clientid buyer buyerid person personid session sessionid",
+    "item": "item itemid iid product productid parentasin asin movie movieid film filmid sku stockcode"
+    " article articleid business businessid track trackid song songid artist artistid book bookid"
+    " video videoid content contentid news newsid page pageid url",
+    "time": "timestamp time ts datetime date eventtime timems times unixreviewtime unixtime created createdat"
+    " invoicedate orderdate purchasedate reviewtime tdat eventdate day",
+}
+
+
+def read_log(
+    source: Any,
+    *,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+    items: Any = None,
+) -> Log:
+    """Reads events from CSV, TSV, Parquet or JSON lines (a file, folder, pattern, list) or a data frame.
+
+    Columns that are not named are guessed from common names. Every row is an event, repeated rows included;
+    events of equal time keep the order of the source. Ids may be numbers or text. `items` is a table about the items,
+    a file or a data frame (see `with_item_table`).
+    """
+    log = _read(source, {"user": user, "item": item, "time": time})
+    return log if items is None else with_item_table(log, items, item=item)
+
+
+def _read(source: Any, wanted: dict[str, str | None]) -> Log:
+    if isinstance(source, pl.DataFrame | pl.LazyFrame):
+        lazy = source.lazy()
+        columns = _choose(wanted, lazy.collect_schema().names(), "the data frame")
+        return build_log(collect(lazy.select(**_by_role(columns)), "the data frame"), columns, "the data frame")
+    if type(source).__module__.partition(".")[0] == "pandas":
+        columns = _choose(wanted, [str(name) for name in source.columns], "the data frame")
+        frame = from_pandas(source, list(dict.fromkeys(columns.values())))
+        return build_log(frame.select(**_by_role(columns)), columns, "the data frame")
+    if not isinstance(source, str | Path | Iterable):
+        raise InputError(f"source must be a path, paths or a data frame, got {type(source).__name__}")
+    return _read_files(files_of(source), wanted)
+
+
+def build_log(events: pl.DataFrame, columns: dict[str, str], where: str, *, name: str | None = None) -> Log:
+    """A `Log` from a frame with columns user, item, time; `columns` has their names in the source."""
+    said = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
+    if not events.height:
+        raise InputError(f"{where} has no events: only a header, or nothing passed")
+    seconds, order, note = read_times(events["time"], said["time"])
+    users, user_ids = _coded(events["user"], said["user"])
+    items, item_ids = _coded(events["item"], said["item"])
+    _check_size(users, user_ids, item_ids, columns, where)
+    by = _sorted_by(users, order)
+    tied = np.mean((np.diff(users[by]) == 0) & (np.diff(order[by]) == 0))
+    return Log(
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(users, minlength=len(user_ids)))]),
+        items=items[by],
+        times=seconds[by],
+        user_ids=user_ids,
+        item_ids=item_ids,
+        name=name or where,
+        notes=(
+            "columns: " + ", ".join(f"{role} = {column}" for role, column in columns.items()),
+            note,
+            f"{tied:.0%} of events share their user's previous time: the source's order decides",
+        ),
+    )
+
+
+def _read_files(files: Sequence[Path], wanted: dict[str, str | None]) -> Log:
+    where = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    parts = []
+    for file in files:
+        frame = scan(file)
+        columns = _choose(wanted, frame.collect_schema().names(), str(file))
+        parts.append(frame.select(**_by_role(columns)))
+    for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
+        if len({part.collect_schema()[role] for part in parts}) > 1:
+            parts = [part.with_columns(pl.col(role).cast(pl.String)) for part in parts]
+    return build_log(collect(pl.concat(parts), where), columns, where)
+
+
+def _by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
+    return {role: pl.col(column) for role, column in columns.items()}
+
+
+def _choose(wanted: dict[str, str | None], names: list[str], where: str) -> dict[str, str]:
+    """The column of each role: the one named, or the first common name."""
+    listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault("".join(c for c in name.partition(":")[0].lower() if c.isalnum()), name)
+    chosen = {}
+    for role, column in wanted.items():
+        if column is not None and column not in names:
+            raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
+        found = column or next((plain[guess] for guess in GUESSES[role].split() if guess in plain), None)
+        if found is None:
+            raise InputError(f"no {role} column found in {where}: it has {listed}; name it with {role}=")
+        chosen[role] = found
+    if len(set(chosen.values())) < 3:
+        raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")
+    return chosen
+
+
+def _coded(column: pl.Series, where: str) -> tuple[Codes, Ids]:
+    """(codes, ids), the ids in increasing order: numbers by value, text by its characters."""
+    if column.dtype.is_float():
+        column = _whole(column, where)
+    if column.null_count():
+        row = int(column.is_null().arg_max() or 0) + 1
+        raise InputError(
+            f"{where}: {column.null_count()} of {len(column)} ids are missing, first in event {row}; drop those rows"
+        )
+    if column.dtype.is_integer():
+        return _coded_numbers(column.cast(pl.Int64).to_numpy())
+    text = column if column.dtype == pl.String else column.cast(pl.String)
+    ids = text.unique().sort()
+    numbers = ids.cast(pl.Int64, strict=False)
+    if not numbers.null_count() and (numbers.cast(pl.String) == ids).all():  # '007' is text, '7' a number
+        ids = ids.gather(numbers.arg_sort())
+        vocabulary = numbers.sort().to_numpy()
+    else:
+        vocabulary = np.array(ids.to_list(), dtype=object)
+    return text.cast(pl.Enum(ids)).to_physical().cast(pl.Int32).to_numpy(), vocabulary
+
+
+def _coded_numbers(values: Ints) -> tuple[Codes, Ids]:
+    low, high = int(values.min()), int(values.max())
+    if high - low < 4 * len(values) + 1000:  # a table of the whole range is cheaper than a search
+        present = np.zeros(high - low + 1, dtype=bool)
+        present[values - low] = True
+        table = np.cumsum(present, dtype=np.int32) - np.int32(1)
+        return table[values - low], np.flatnonzero(present) + low
+    ids = pl.Series(values).unique().sort().to_numpy()
+    return np.searchsorted(ids, values).astype(np.int32), ids
+
+
+def _whole(column: pl.Series, where: str) -> pl.Series:
+    """Whole numbers that a missing value, or another tool, turned into floats."""
+    column = column.fill_nan(None)
+    broken = column.drop_nulls().filter(column.drop_nulls() % 1 != 0)
+    if len(broken):
+        raise InputError(f"{where} holds {broken[0]}: an id is a whole number or text; is it the right column?")
+    return column.cast(pl.Int64)
+
+
+def _sorted_by(users: Codes, order: Ints) -> Ints:
+    """The permutation that sorts by user, then time, and leaves ties as they were."""
+    span = int(order.max()) - int(order.min()) + 1
+    if (int(users.max()) + 1) * span < 2**62:  # one key sorts several times faster than two
+        return np.argsort(users * np.int64(span) + (order - order.min()), kind="stable")
+    return np.lexsort((order, users))
+
+
+def _check_size(users: Codes, user_ids: Ids, item_ids: Ids, columns: dict[str, str], where: str) -> None:
+    for role, ids in (("user", user_ids), ("item", item_ids)):
+        if len(ids) < 2:
+            raise InputError(
+                f"{where} has a single {role}, {ids[0]!r} (column {columns[role]!r}), "
+                f"in {len(users)} events: recommendation needs at least 2; is {role}= the right column?"
+            )
+    if len(user_ids) == len(users):
+        raise InputError(
+            f"every user of {where} has one event (column {columns['user']!r}): "
+            "there is no next event to learn; is user= the right column?"
+        )

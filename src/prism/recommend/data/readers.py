@@ -1,0 +1,85 @@
+"""Readers of published layouts: MovieLens, RecBole atomic files, Online Retail."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from prism.errors import InputError
+from prism.recommend.data.items import with_items
+from prism.recommend.data.log import Log
+from prism.recommend.data.logs import build_log, read_log
+from prism.recommend.data.places import Place
+
+SHIPPED = Path(__file__).with_name("online_retail")
+COLUMNS = {"user": "user", "item": "item", "time": "timestamp"}
+
+
+def online_retail() -> Log:
+    """The log that ships with prism: purchases of an online shop in 2010-2011 (CC BY 4.0, see NOTICE)."""
+    log = replace(read_log(SHIPPED / "events.parquet"), name="online-retail")
+    items = pl.read_parquet(SHIPPED / "items.parquet")
+    return with_items(log, items["item"].to_list(), name=items["description"].to_list())
+
+
+def movielens(place: Place, name: str) -> Log:
+    """GroupLens' folders and zips: ratings.dat (1M, 10M), ratings.csv (20M and later) or u.data (100K)."""
+    found = place.names("ratings.dat", "ratings.csv", "u.data")
+    if not found:
+        raise InputError(f"{place.path} holds no ratings.dat, ratings.csv or u.data: is it the {name} folder?")
+    where, file = f"{found[0]} of {place.path}", found[0]
+    content = place.read(file)
+    try:
+        if file.endswith(".dat"):  # a::b::c::d, which a one-character separator reads with empty columns between
+            frame = pl.read_csv(content, separator=":", has_header=False, infer_schema=False)[:, [0, 2, 6]]
+        elif file.endswith(".csv"):
+            frame = pl.read_csv(content, infer_schema=False)[:, [0, 1, 3]]
+        else:
+            frame = pl.read_csv(content, separator="\t", has_header=False, infer_schema=False)[:, [0, 1, 3]]
+    except (pl.exceptions.PolarsError, IndexError) as error:
+        raise InputError(f"{where} is not a MovieLens ratings file: {str(error).splitlines()[0]}") from None
+    frame.columns = list(COLUMNS)
+    return _with_films(build_log(frame, COLUMNS, where, name=name), place)
+
+
+def _with_films(log: Log, place: Place) -> Log:
+    found = place.names("movies.dat", "movies.csv", "u.item")
+    if not found:
+        return log
+    text = place.read(found[0]).decode("utf-8" if found[0].endswith(".csv") else "latin-1")
+    if found[0].endswith(".csv"):
+        rows = list(csv.reader(io.StringIO(text)))[1:]
+    else:
+        mark = "::" if found[0].endswith(".dat") else "|"
+        rows = [line.split(mark) for line in text.splitlines() if line]
+    ids, names = [row[0] for row in rows], [row[1] for row in rows]
+    if found[0].endswith("u.item"):  # its genres are nineteen flags
+        return with_items(log, ids, name=list(names))
+    return with_items(log, ids, name=list(names), genres=[row[2] for row in rows])
+
+
+def recbole(place: Place, name: str) -> Log:
+    """RecBole's atomic files: `.inter` with `field:type` headers, and names from `.item` if there is one."""
+    found = place.names("*.inter")
+    if not found:
+        raise InputError(f"{place.path} holds no .inter file: is it a folder of RecBole atomic files?")
+    with place.open(found[0]) as stream:
+        frame = pl.read_csv(stream.read(), separator="\t", infer_schema=False, quote_char=None)
+    log = replace(read_log(frame), name=name)
+    tables = place.names("*.item")
+    if not tables and place.path.is_file():
+        place, tables = Place(place.path.parent), [place.path.with_suffix(".item").name]
+        if not (place.path / tables[0]).exists():
+            return log
+    return _with_atomic_items(log, place.read(tables[0])) if tables else log
+
+
+def _with_atomic_items(log: Log, content: bytes) -> Log:
+    table = pl.read_csv(content, separator="\t", infer_schema=False, quote_char=None)
+    plain = {column: column.partition(":")[0] for column in table.columns}
+    table = table.rename(plain)
+    title = next((c for c in table.columns if any(word in c for word in ("title", "name"))), None)
+    columns = {("name" if c == title else c): table[c].to_list() for c in table.columns[1:]}
+    return with_items(log, table[table.columns[0]].to_list(), **columns)

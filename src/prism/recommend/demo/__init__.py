@@ -1,0 +1,1 @@
+"""`prism demo` and its report."""

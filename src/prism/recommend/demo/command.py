@@ -1,0 +1,221 @@
+"""`prism demo`: train three recommenders on the shipped purchases, compare them with simple ones, write a report."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from prism.config import at_least
+from prism.display.tables import console
+from prism.files import write_whole
+from prism.machine import machine
+from prism.recommend.config import FitConfig
+from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.log import Log
+from prism.recommend.data.splits import GlobalTime, Queries, Split
+from prism.recommend.demo.findings import LABELS, Customer, Question, customers, verdict
+from prism.recommend.demo.report import Report, TrainedModel, write_report
+from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.ranking import Evaluation, evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.program import program
+from prism.recommend.recommender import Recommender
+from prism.recommend.tables import show_evaluations
+from prism.recommend.training.task import BatchConfig
+from prism.train.checkpoints import newest
+from prism.train.config import TrainConfig
+from prism.train.journal import read_journal
+
+MIXERS = ("prism", "gated-deltanet", "sasrec")
+METRIC = "ndcg@10"
+# To learn most in a minute of two cores: many small updates of a small model. Picked by validation, but with test
+# results of the trials in sight: a demonstration, not a benchmark.
+CONFIG = FitConfig(
+    dim=64,
+    layers=1,
+    dropout=0.1,
+    time_gaps=True,
+    query_time=True,
+    projection=True,
+    cutoffs=(10, 50),
+    batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),
+    train=TrainConfig(epochs=4, lr=3e-3, patience=10),
+)
+SECONDS = "seconds.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of the comparison and how it came about."""
+
+    recommender: Recommender
+    folder: Path
+    seconds: float
+    """Of training, over all times it was started."""
+
+
+def demo(
+    out: Path = Path("prism-demo"), data: str = "online-retail", epochs: int = CONFIG.train.epochs, seed: int = 0
+) -> None:
+    """Trains PRISM, Gated DeltaNet and SASRec on real purchases, compares, recommends, writes an HTML report.
+
+    Under five minutes on two cores. Stopped and started again, it goes on where it was.
+
+    Args:
+        out: Folder for the three runs and the report.
+        data: The shipped purchases, or a log of your own: a CSV, TSV, Parquet or JSON-lines file.
+        epochs: Passes over the training events.
+        seed: Of weights, batches and dropout.
+    """
+    at_least("epochs", epochs, 1)
+    log = load(data)
+    config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
+    words = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
+    path = run_demo(log, config, out, command=f"{program()} {shlex.join(words)}")
+    say("")
+    say(f"report: {path.resolve()} (open it in a browser)")
+    say_next(out, log)
+
+
+def run_demo(log: Log, config: FitConfig, out: Path, *, command: str, progress: bool = True) -> Path:
+    """Everything the command does, with any log and config; gives the report's path."""
+    started = time.monotonic()
+    divided = GlobalTime().split(log)
+    say("\n".join([statistics_table(log), divided.describe()]))
+    trained = {mixer: train_one(log, replace(config, mixer=mixer), out, progress) for mixer in MIXERS}
+    evaluated = time.monotonic()
+    returns = GlobalTime(targets="first").split(log).test
+    questions = ask(divided, returns, trained)
+    people = customers(trained["prism"].recommender, returns)
+    for question in questions:
+        show_question(question)
+    for customer in people:
+        show_customer(customer)
+    seconds = {f"training {LABELS[name]}": one.seconds for name, one in trained.items()}
+    seconds["evaluation and recommendations"] = time.monotonic() - evaluated
+    say(f"{time.monotonic() - started:.0f} s in all")
+    report = Report(
+        log=log,
+        split=divided,
+        questions=questions,
+        metric=METRIC,
+        models=[described(name, one) for name, one in trained.items()],
+        customers=people,
+        command=command,
+        config=config,
+        machine=machine(),
+        seconds=seconds,
+    )
+    return write_report(out / "report.html", report)
+
+
+def train_one(log: Log, config: FitConfig, out: Path, progress: bool) -> Trained:
+    """One model in `out/mixer`, continued if it was begun; its seconds are kept even if it is stopped."""
+    name, folder, clock = config.mixer, out / config.mixer, out / SECONDS
+    spent, before, started = _read_seconds(clock), newest(folder, "last"), time.monotonic()
+    say(f"\n{LABELS[name]}, {config.train.epochs} epochs, in {folder}")
+    try:
+        recommender = Recommender.fit(log, config, out=folder, progress=progress)
+    finally:
+        if newest(folder, "last") != before:  # else it had been trained before
+            spent[name] = spent.get(name, 0.0) + time.monotonic() - started
+            write_whole(clock, json.dumps(spent).encode())
+    return Trained(recommender, folder, spent.get(name, 0.0))
+
+
+def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> list[Question]:
+    """Both questions to the models and to the simple baselines."""
+    log, test = divided.log, divided.test
+    scorers: dict[str, Any] = {
+        name: ModelScorer(one.recommender.model, one.recommender.context) for name, one in trained.items()
+    }
+    scorers |= {name: BASELINES[name]().fit(divided.train) for name in BASELINES}
+    cutoffs = next(iter(trained.values())).recommender.config.cutoffs
+
+    def everyone(queries: Queries) -> dict[str, Evaluation]:
+        return {name: evaluate(scorer, log, queries, cutoffs=cutoffs) for name, scorer in scorers.items()}
+
+    tied = float(np.mean(log.times[test.positions] == log.times[test.positions - 1]))
+    every = (
+        f"Every event after the cut-off is asked about, given all events before it: {len(test):,} queries, as "
+        f"`prism evaluate` asks them. {tied:.0%} of them share their time with the customer's event before."
+        + (" So this asks mostly how a basket goes on." if tied > 0.5 else "")
+    )
+    first = (
+        f"Only a customer's first event after the cut-off is asked about: {len(returns):,} queries, one a customer, "
+        "none of them helped by the basket that it opens."
+    )
+    return [
+        Question(title="The next item", about=every, found=everyone(test)),
+        Question(title="The first item of the next visit", about=first, found=everyone(returns)),
+    ]
+
+
+def described(name: str, one: Trained) -> TrainedModel:
+    """What the report tells about a trained model."""
+    model = one.recommender.model
+    return TrainedModel(
+        name=name,
+        parameters=sum(weight.numel() for weight in model.parameters()),
+        context=one.recommender.context,
+        seconds=one.seconds,
+        journal=read_journal(one.folder / "log.jsonl"),
+    )
+
+
+def show_question(question: Question) -> None:
+    """The table and who wins."""
+    say("")
+    found = {LABELS[name]: evaluation for name, evaluation in question.found.items()}
+    show_evaluations(question.title, found)
+    say(f"{question.about}\n{METRIC.upper()}: {verdict(question, METRIC).sentence()}")
+
+
+def show_customer(customer: Customer) -> None:
+    """Recent purchases on the left, recommendations on the right."""
+    hits = sum(one.bought_later for one in customer.suggestions)
+    table = Table(
+        title=f"customer {customer.user}, back on {customer.returned} after {customer.events:,} purchases",
+        title_justify="left",
+        caption=f"✓ bought from then on: {hits} of {len(customer.suggestions)} recommended, {customer.later:,} in all",
+        caption_justify="left",
+    )
+    for column in ("", "bought last, latest first", "PRISM recommends", ""):
+        table.add_column(column)
+    left = [name for _, name in customer.recent]
+    for n, (bought, one) in enumerate(zip_longest(left, customer.suggestions)):
+        recommended, mark = ("", "") if one is None else (one.name, "✓" if one.bought_later else "")
+        table.add_row(str(n + 1), Text(bought or ""), Text(recommended), mark)
+    say("")
+    console().print(table)
+
+
+def say_next(out: Path, log: Log) -> None:
+    """Commands for one's own log."""
+    run, prism = shlex.quote(str(out / "prism")), program()
+    say("next, with the model just trained and with a log of your own (columns user, item, time):")
+    say(f"  {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
+    say(f"  {prism} fit events.csv --out runs/mine")
+    say(f"  {prism} evaluate runs/mine")
+    say(f"  {prism} recommend runs/mine --all recommendations.parquet")
+
+
+def say(text: str) -> None:
+    """A line at once, also into a pipe."""
+    print(text, flush=True)
+
+
+def _read_seconds(path: Path) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError):  # lost times spoil no result
+        return {}

@@ -1,0 +1,1 @@
+"""Full-ranking evaluation, and the simple baselines that a model has to beat."""

@@ -1,0 +1,1 @@
+"""The recommender's network: item table, backbone, scores."""

@@ -1,0 +1,145 @@
+"""The recommender: item table (+ time gaps) → backbone (→ W) → score_i = features · table_i (+ b_i), the same table.
+
+Row i of the table is item i's own, and where items have features what it shares with others (`item_features.py`).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from prism.config import at_least
+from prism.layers.base.initial import initialise
+from prism.layers.base.mixer import GROWS, State
+from prism.models.backbone import BackboneConfig
+from prism.recommend.data.items import ItemValues
+from prism.recommend.model.item_features import ItemFeatures
+
+# Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
+GAP_BUCKETS = 63
+ModelState = tuple[State, ...]
+
+
+class Events(NamedTuple):
+    """Events as tensors: packed [T] with `cu_seqlens`, or one of each sequence [N]."""
+
+    items: Tensor
+    """Codes; the number of items stands for the start of a sequence."""
+    since: Tensor
+    """Seconds since the event before it; -1 where there is none."""
+    times: Tensor
+    """[…, 2]: when it happened, and when the one after it is asked for, in seconds."""
+
+    def to(self, device: torch.device) -> "Events":
+        """The same on a device."""
+        return Events(*(part.to(device) for part in self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommenderConfig:
+    """A model of what comes next."""
+
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    """Blocks between the two uses of the item table."""
+    time_gaps: bool = False
+    """Tell the model how long before each event the previous one was."""
+    query_time: bool = False
+    """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
+    item_bias: bool = False
+    """A learned offset of each item's score."""
+    projection: bool = False
+    """A learned map of the features before they meet the table. Without it the latest item is drawn to itself."""
+
+    def build(self, items: int, features: ItemValues | None = None) -> "RecommenderModel":
+        """A model of so many items, with what is known of them, its weights drawn from torch's generator."""
+        at_least("items", items, 1)
+        return RecommenderModel(self, items, features)
+
+
+class RecommenderModel(nn.Module):
+    """Every sequence begins with a start token, so that an empty history has features too."""
+
+    def __init__(self, config: RecommenderConfig, items: int, features: ItemValues | None = None):
+        super().__init__()
+        self.config, self.items = config, items
+        dim = config.backbone.dim
+        self.embedding = nn.Embedding(items + 1, dim)
+        self.since = nn.Embedding(GAP_BUCKETS + 1, dim) if config.time_gaps else None
+        self.until = nn.Embedding(GAP_BUCKETS + 1, dim) if config.query_time else None
+        self.bias = nn.Parameter(torch.zeros(items)) if config.item_bias else None
+        self.projection = nn.Linear(dim, dim, bias=False) if config.projection else None
+        initialise(self)
+        self.features = None if features is None else ItemFeatures(features, dim)
+        # positions bring a dropout of their own
+        self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
+        self.backbone = config.backbone.build()
+
+    @property
+    def start(self) -> int:
+        """The code of the start token."""
+        return self.items
+
+    @property
+    def grows(self) -> bool:
+        """Whether the state grows with the history, as that of attention does."""
+        return any(GROWS in shape for block in self.backbone.blocks for shape in block.mixer.state_shapes())  # type: ignore
+
+    @property
+    def table(self) -> Float[Tensor, "I D"]:
+        """One row an item."""
+        return self._rows()[: self.items]
+
+    def forward(
+        self, events: Events, cu_seqlens: Int[Tensor, " limits"]
+    ) -> tuple[Float[Tensor, "T D"], Float[Tensor, "I D"], Float[Tensor, " I"] | None]:
+        """What a loss needs: features of every token, the item table and bias."""
+        rows = self._rows()
+        return self._encode(rows, events, cu_seqlens, None)[0], rows[: self.items], self.bias
+
+    def encode(
+        self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
+    ) -> tuple[Float[Tensor, "T D"], ModelState]:
+        """Packed sequences, each from its state: features after every token, and the states after the last."""
+        return self._encode(self._rows(), events, cu_seqlens, state)
+
+    def step(self, events: Events, state: ModelState | None) -> tuple[Float[Tensor, "N D"], ModelState]:
+        """One event of every sequence."""
+        x, state = self.backbone.step(self._embed(self._rows(), events), state, events.times)
+        return self._project(x), state
+
+    def scores(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N I"]:
+        """A score for every item."""
+        scores = features @ self.table.T
+        return scores if self.bias is None else scores + self.bias
+
+    def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        return x if self.projection is None else self.projection(x)
+
+    def _rows(self) -> Float[Tensor, "I_and_start D"]:
+        """The rows of all items, and the start token's."""
+        weight = self.embedding.weight
+        return weight if self.features is None else weight + F.pad(self.features(), (0, 0, 0, 1))
+
+    def _encode(
+        self, rows: Tensor, events: Events, cu_seqlens: Tensor, state: ModelState | None
+    ) -> tuple[Tensor, ModelState]:
+        x, state = self.backbone(self._embed(rows, events)[None], state, cu_seqlens, events.times[None])
+        return self._project(x[0]), state
+
+    def _embed(self, rows: Float[Tensor, "I_and_start D"], events: Events) -> Float[Tensor, "*tokens D"]:
+        x = F.embedding(events.items, rows)
+        if self.since is not None:
+            x = x + self.since(gap_bucket(events.since))
+        if self.until is not None:
+            x = x + self.until(gap_bucket(events.times[..., 1] - events.times[..., 0]))
+        # the table's rows have length 1, as scores want them; the blocks add vectors with entries of variance 1
+        return self.dropout(x * self.config.backbone.dim**0.5)
+
+
+def gap_bucket(seconds: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
+    """1 + ⌊2 log₂(1 + seconds)⌋, at most the last bucket; 0 where there is no gap (-1)."""
+    steps = (2 * torch.log2(seconds.clamp(min=0).double() + 1)).long() + 1
+    return torch.where(seconds < 0, 0, steps.clamp(max=GAP_BUCKETS))

@@ -1,0 +1,1 @@
+"""Next-item recommendation as a task to train on."""

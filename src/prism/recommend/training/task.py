@@ -1,0 +1,154 @@
+"""Next-item recommendation as a task to train on: packed windows of histories, a loss, validation by full ranking."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from prism.config import at_least, one_of
+from prism.recommend.data.log import Ints
+from prism.recommend.data.splits import Queries, Split
+from prism.recommend.evaluation.metrics import CUTOFFS
+from prism.recommend.evaluation.ranking import evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.recommender import Events, RecommenderModel
+from prism.recommend.training.histories import pack
+from prism.recommend.training.objectives import ObjectiveConfig, objective
+
+Windows = Literal["last", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """What one update of the weights sees."""
+
+    batch: int = 32
+    """Windows of histories at once. Small batches learn better: 32 beats 128 by far on ML-1M."""
+    length: int = 200
+    """Events of a window."""
+    windows: Windows = "last"
+    """Train on the last window of each history, or on all: cut anew at random places every epoch."""
+    valid_queries: int = 10_000
+    """At most so many validation queries decide which epoch is the best, evenly spaced over all."""
+
+    def __post_init__(self) -> None:
+        at_least("batch", self.batch, 1)
+        at_least("length", self.length, 1)
+        one_of("windows", self.windows, Windows)
+        at_least("valid_queries", self.valid_queries, 1)
+
+
+class Batch(NamedTuple):
+    """Packed windows: every token has the item that came after it as its target."""
+
+    events: Events
+    cu_seqlens: Tensor
+    targets: Tensor
+    windows: Tensor
+    """[windows, 2]: user and first event, to name the batch in an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendationTask:
+    """Training on `split.train`, watching NDCG on `split.valid`. `batches` depends on (seed, epoch) alone."""
+
+    split: Split
+    batching: BatchConfig
+    objective: ObjectiveConfig
+    query_time: bool = False
+    context: int | None = None
+    """Events of a history that count in validation; None: all."""
+    seed: int = 0
+    cutoffs: tuple[int, ...] = CUTOFFS
+
+    @property
+    def monitor(self) -> str:
+        """The metric that decides: NDCG at the first cut-off."""
+        return f"ndcg@{self.cutoffs[0]}"
+
+    higher_is_better = True
+
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        """The batches of an epoch, each made when it is asked for."""
+        rng = np.random.default_rng((self.seed, epoch))
+        starts, ends, users = self._windows(rng)
+        order = rng.permutation(len(starts))
+        return Batches(self, starts[order], ends[order], users[order])
+
+    def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+        """The sum over events, and how many there are."""
+        x, table, bias = model(batch.events, batch.cu_seqlens)
+        popularity = self._popularity.to(x.device)
+        return objective(self.objective, x, table, bias, batch.targets, popularity), len(batch.targets)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Metrics on the validation queries."""
+        scorer = ModelScorer(cast(RecommenderModel, model), self.context)
+        found = evaluate(scorer, self.split.log, self._valid, cutoffs=self.cutoffs, samples=1)
+        return {name: found[name] for name in found.values}
+
+    def describe(self, batch: Batch) -> str:
+        """Whose events a batch holds."""
+        ids = self.split.train.user_ids[batch.windows[:, 0].cpu().numpy()].tolist()
+        return f"users {', '.join(map(repr, ids[:8]))}" + (", …" if len(ids) > 8 else "")
+
+    @cached_property
+    def _popularity(self) -> Tensor:
+        counts = torch.from_numpy(self.split.train.item_counts()).float()
+        return counts / counts.sum()
+
+    @cached_property
+    def _valid(self) -> Queries:
+        queries = self.split.valid
+        step = -(-len(queries) // self.batching.valid_queries)
+        return queries[:: max(step, 1)]
+
+    def _windows(self, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
+        """(first event, one past the last, user) of each window."""
+        train, length = self.split.train, self.batching.length
+        users = np.flatnonzero(train.lengths)
+        starts, ends = train.offsets[users], train.offsets[users + 1]
+        if self.batching.windows == "last":
+            return np.maximum(starts, ends - length), ends, users
+        short = ends - starts <= length
+        lead = np.where(short, 0, rng.integers(length, size=len(users)))  # the first window may be shorter
+        count = -(-(ends - starts + lead) // length)
+        which = np.repeat(np.arange(len(users)), count)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        begin = starts[which] - lead[which] + nth * length
+        return np.maximum(begin, starts[which]), np.minimum(begin + length, ends[which]), users[which]
+
+
+@dataclass(frozen=True)
+class Batches(Sequence[Batch]):
+    """An epoch's batches, in order."""
+
+    task: RecommendationTask
+    starts: Ints
+    ends: Ints
+    users: Ints
+
+    def __len__(self) -> int:
+        return -(-len(self.starts) // self.task.batching.batch)
+
+    def __getitem__(self, n: Any) -> Any:
+        size = self.task.batching.batch
+        if not 0 <= n < len(self):
+            raise IndexError(n)
+        part = slice(n * size, (n + 1) * size)
+        starts, ends = self.starts[part], self.ends[part]
+        train = self.task.split.train
+        last = ends - 1  # the last event is a target only: the start token makes up the count
+        packed, at = pack(
+            train, starts, last, items=train.n_items, query_time=self.task.query_time, asked=train.times[last]
+        )
+        limits = packed.cu_seqlens.numpy()
+        after = at + 1
+        after[limits[:-1]] = starts
+        targets = torch.from_numpy(train.items[after].astype(np.int64))
+        windows = torch.from_numpy(np.stack([self.users[part], starts], 1))
+        return Batch(packed.events, packed.cu_seqlens, targets, windows)

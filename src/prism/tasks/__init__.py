@@ -1,1 +1,0 @@
-"""A task joins data, a scorer or model, and its metrics."""

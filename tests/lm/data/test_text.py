@@ -1,0 +1,180 @@
+"""Text to tokens: every layout gives the same documents, a stopped run goes on, a bad file is one clear line."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
+
+from prism.errors import InputError
+from prism.lm.data.shards import INDEX, fingerprint, read_shards, write_shards
+from prism.lm.data.text import python_documents, read_documents
+from prism.lm.data.tokenizer import check_vocabulary, load_tokenizer, train_tokenizer
+
+DOCUMENTS = ["One document, é and 日本.\nTwo lines.", "Another\tone. " * 20, "A third 😀 one."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(DOCUMENTS, vocabulary=300)
+
+
+def layouts(folder: Path) -> dict[str, Path]:
+    """The same documents as each kind of file."""
+    rows = [json.dumps({"text": text, "id": n}) for n, text in enumerate(DOCUMENTS)]
+    files = {name: folder / name for name in ("a.txt", "a.jsonl", "a.jsonl.gz", "a.parquet")}
+    files["a.txt"].write_text("\f".join(["", *DOCUMENTS, "  \n"]))
+    files["a.jsonl"].write_text("\n".join(rows))
+    files["a.jsonl.gz"].write_bytes(gzip.compress("\n".join(rows).encode()))
+    pl.DataFrame({"text": [*DOCUMENTS, None], "id": [0, 1, 2, 3]}).write_parquet(files["a.parquet"])
+    (folder / "folder" / "deep").mkdir(parents=True)
+    for n, text in enumerate(DOCUMENTS):
+        (folder / "folder" / ("deep" if n else ".") / f"{n}.md").write_text(text)
+    (folder / "folder" / "picture.png").write_bytes(b"\x89PNG\0")
+    return files | {"folder": folder / "folder"}
+
+
+def test_every_layout_gives_the_same_documents(tmp_path: Path) -> None:
+    for name, path in layouts(tmp_path).items():
+        assert list(read_documents([path])) == DOCUMENTS, name
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "has no text: every document is empty"),
+        ("a.txt", b"  \f \n ", "has no text: every document is empty"),
+        ("a.txt", b"abc\0def", r"is a binary file \(a zero byte at 3\): name a text file"),
+        ("a.txt", b"abc\xff\xfe", r"is not UTF-8 text \(byte 3\)"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
+        ("a.jsonl", b'{"txt": "a"}', "line 1 has no text under 'text': did you mean 'txt'?"),
+        ("a.jsonl", b'["a"]', "line 1 has no text under 'text'"),
+        ("a.jsonl.gz", b"no gzip", "is not a whole gzip file"),
+        ("a.parquet", b"no parquet", "cannot be read as Parquet"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(read_documents([tmp_path / name]))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_paths_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        list(read_documents([tmp_path / "none.txt"]))
+    with pytest.raises(InputError, match="holds no text files"):
+        list(read_documents([tmp_path]))
+    with pytest.raises(InputError, match="no text given"):
+        list(read_documents([]))
+    pl.DataFrame({"body": ["a"]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has no column 'text': known: body"):
+        list(read_documents([tmp_path]))
+    assert list(read_documents([tmp_path], column="body")) == ["a"]
+
+
+def test_every_machine_has_pythons_own_text() -> None:
+    documents = python_documents()
+    size = sum(len(next(documents)) for _ in range(200))
+    assert size > 500_000
+    assert next(python_documents()) == next(python_documents())
+
+
+def test_a_trained_tokenizer_gives_every_text_back(tokenizer, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    for found in (tokenizer, load_tokenizer(tmp_path), load_tokenizer(tmp_path / "tokenizer.json")):
+        for text in [*DOCUMENTS, " ünseen\n\n  text\t☃"]:
+            assert found.decode(found.encode(text)) == text
+        assert found.eos_token_id == 0
+    assert len(tokenizer) == 300
+
+
+def test_a_sentencepiece_model_gives_its_own_tokens(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="pip install sentencepiece")
+    (tmp_path / "text.txt").write_text("\n".join(f"the words {n} of a small text" for n in range(200)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text.txt"),
+        model_prefix=str(tmp_path / "own"),
+        vocab_size=300,
+        model_type="bpe",
+        byte_fallback=True,
+        minloglevel=2,
+    )
+    own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
+    found = load_tokenizer(tmp_path / "own.model")
+    found.save_pretrained(tmp_path / "saved")
+    for text in ("a small text", "the é words"):
+        for tokenizer in (found, load_tokenizer(tmp_path / "saved")):
+            assert tokenizer.encode(text, add_special_tokens=False) == own.encode(text)
+            assert tokenizer.decode(own.encode(text)) == text
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        load_tokenizer(tmp_path / "none")
+    with pytest.raises(InputError, match=r"neither tokenizer.json nor tokenizer.model"):
+        load_tokenizer(tmp_path)
+    for name in ("tokenizer.json", "own.model"):
+        (tmp_path / name).write_text("{}")
+        with pytest.raises(InputError, match="holds no tokenizer that can be read"):
+            load_tokenizer(tmp_path / name)
+    with pytest.raises(InputError, match="300 tokens but the model's vocabulary is 299"):
+        check_vocabulary(tokenizer, 299)
+    with pytest.raises(InputError, match="vocabulary must be at least 257, got 100"):
+        train_tokenizer(DOCUMENTS, vocabulary=100)
+
+
+def test_shards_hold_every_document_and_its_end(tokenizer, tmp_path: Path) -> None:
+    found = write_shards(DOCUMENTS, tokenizer, tmp_path, source="x", size=50)
+    assert len(found.shards) > 1
+    tokens = found.read(0, found.tokens)
+    parts = np.split(tokens, np.flatnonzero(tokens == found.end) + 1)[:-1]
+    assert [tokenizer.decode(part[:-1]) for part in parts] == DOCUMENTS
+    assert sum(shard.bytes for shard in found.shards) == len("".join(DOCUMENTS).encode())
+
+
+def test_windows_predict_every_token_once(tokenizer, tmp_path: Path) -> None:
+    found = write_shards(DOCUMENTS, tokenizer, tmp_path, source="x", size=50)
+    windows = [found.window(n, 7) for n in range(found.windows(7))]
+    assert all(len(window) == 8 for window in windows)
+    targets = np.concatenate([window[1:] for window in windows])
+    assert np.array_equal(targets, found.read(1, 1 + len(targets)))
+    assert found.tokens - 1 - len(targets) < 7
+
+
+def test_a_stopped_run_goes_on_and_ends_as_if_it_had_not_stopped(tokenizer, tmp_path: Path) -> None:
+    def stopping() -> Iterator[str]:
+        yield from many[:130]
+        raise KeyboardInterrupt
+
+    many = [f"document number {n}" for n in range(300)]
+    whole = write_shards(many, tokenizer, tmp_path / "whole", source="x", size=500)
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(stopping(), tokenizer, tmp_path / "parts", source="x", size=500)
+    begun = read_shards(tmp_path / "parts")
+    assert not begun.complete
+    assert 0 < len(begun.shards) < len(whole.shards)
+    resumed = write_shards(many, tokenizer, tmp_path / "parts", source="x", size=500)
+    assert resumed.shards == whole.shards
+    assert np.array_equal(resumed.read(0, resumed.tokens), whole.read(0, whole.tokens))
+    assert write_shards([], tokenizer, tmp_path / "parts", source="x") == resumed  # nothing left to do
+
+
+def test_damage_and_another_source_are_refused(tokenizer, tmp_path: Path) -> None:
+    write_shards(DOCUMENTS, tokenizer, tmp_path, source=fingerprint(tokenizer, "a"))
+    with pytest.raises(InputError, match="tokens of another text or tokenizer"):
+        write_shards(DOCUMENTS, tokenizer, tmp_path, source=fingerprint(tokenizer, "b"))
+    with pytest.raises(InputError, match="the text is empty"):
+        write_shards([], tokenizer, tmp_path / "empty", source="x")
+    with pytest.raises(InputError, match=f"no {INDEX}"):
+        read_shards(tmp_path / "none")
+    with (tmp_path / "tokens-00000.bin").open("ab") as file:
+        file.write(b"0")
+    with pytest.raises(InputError, match="missing or not whole"):
+        read_shards(tmp_path)

@@ -1,0 +1,162 @@
+"""Probe runs: reproducible, judged on what was not seen, stopped when solved, resumed where they were stopped."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from prism.errors import InputError
+from prism.layers import mixer_config
+from prism.layers.prism import PrismConfig
+from prism.probes import command as probing
+from prism.probes.command import Job, ProbeSettings, parse_mixer, probe, run_jobs
+from prism.probes.report import PAPER, cell, paper_accuracy
+from prism.probes.tasks.base import VOCABULARY, Examples
+from prism.probes.tasks.logic import Mux, Parity
+from prism.probes.tasks.memory import VariableTracking
+from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, batches, run_probe
+
+SHORT = ProbeTraining(steps=6, batch=8, every=3, watched=32, tested=64)
+TASK = Parity(length=8)
+
+
+def test_prism_without_a_feed_forward_learns_parity_in_seconds() -> None:
+    training = ProbeTraining(steps=400, every=50, watched=256, tested=512)
+    result, net = run_probe(TASK, ProbeModelConfig(), training)
+    assert result.accuracy == 1
+    assert result.solved_at is not None
+    assert result.steps < 400  # it stopped when it was solved
+    assert net.backbone.config.hidden == 0
+
+
+def test_linear_attention_without_a_feed_forward_does_not() -> None:
+    """The paper's Linearity Wall: the same recipe, the same steps."""
+    training = ProbeTraining(steps=150, every=150, watched=256, tested=1024)
+    result, _ = run_probe(TASK, ProbeModelConfig(mixer=mixer_config("linear-attention", heads=2)), training)
+    assert abs(result.accuracy - 0.5) < 0.08
+    assert result.solved_at is None
+
+
+def test_a_run_is_a_function_of_its_seed() -> None:
+    first, again = (run_probe(TASK, ProbeModelConfig(), SHORT, seed=3)[0] for _ in range(2))
+    other = run_probe(TASK, ProbeModelConfig(), SHORT, seed=4)[0]
+    assert replace(first, seconds=0) == replace(again, seconds=0)
+    assert first.curve != other.curve
+
+
+def test_accuracy_counts_right_answers() -> None:
+    class Says(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(tokens[:, 0], VOCABULARY).float()
+
+    tokens = np.arange(10)[:, None].repeat(3, 1)
+    assert accuracy(Says(), Examples(tokens, np.where(np.arange(10) < 7, np.arange(10), 0))) == 0.7
+
+
+def test_only_the_last_token_answers() -> None:
+    torch.manual_seed(0)
+    net = ProbeModelConfig().build()
+    tokens = torch.from_numpy(Mux(length=20).draw(3, seed=0).tokens)
+    torch.testing.assert_close(net(tokens), net.head(net.backbone(net.embedding(tokens))[0][:, -1]))
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
+    training = ProbeTraining(steps=1000, warmup=10, lr=1.0)
+    assert training.rate(0) == pytest.approx(0.1)
+    assert training.rate(9) == pytest.approx(1.0, abs=1e-3)
+    assert training.rate(999) < 1e-4
+
+
+def test_sequences_grow_by_doubling_to_the_tasks_length() -> None:
+    training = ProbeTraining(steps=1000, growing=0.3, first=16)
+    lengths = [training.stage(Parity(length=128), step).length for step in range(0, 1000, 50)]
+    assert lengths == [16, 16, 32, 32, 64, 64] + [128] * 14
+    assert training.growths(Parity(length=128)) == [100, 200, 300]
+    assert training.stage(VariableTracking(length=128), 0).length == 19  # no shorter than the task can be
+    assert training.stage(Parity(length=12), 0).length == 12
+    assert ProbeTraining(growing=0).stage(Parity(length=128), 0).length == 128
+    assert [training.stage(Parity(length=100), step).length for step in (0, 100, 200, 300)] == [16, 25, 50, 100]
+
+
+def test_a_diverged_run_says_so() -> None:
+    with pytest.raises(InputError, match="the loss is nan by step 3: try a smaller lr"):
+        run_probe(TASK, ProbeModelConfig(), replace(SHORT, lr=float("inf")))
+
+
+def test_a_result_survives_json() -> None:
+    result, _ = run_probe(TASK, ProbeModelConfig(), SHORT)
+    assert ProbeResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_mixers_take_fields_after_a_colon() -> None:
+    assert parse_mixer("prism:steps=4,anchor=none", 2) == PrismConfig(heads=2, steps=4, anchor="none")
+    assert parse_mixer("prism:base_write=true,heads=1", 2) == PrismConfig(heads=1, base_write=True)
+    with pytest.raises(InputError, match="'steps' is not field=value"):
+        parse_mixer("prism:steps", 2)
+    with pytest.raises(InputError, match="has no field 'step': did you mean 'steps'"):
+        parse_mixer("prism:step=4", 2)
+
+
+@pytest.fixture
+def jobs() -> list[Job]:
+    settings = ProbeSettings(length=8, training=SHORT)
+    return [Job(task="parity", mixer=name, seed=0, settings=settings) for name in ("prism", "prism:steps=1")]
+
+
+def test_what_is_done_is_not_done_again(jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_jobs(jobs[:1], tmp_path)
+    ran = []
+    real = Job.run
+    monkeypatch.setattr(Job, "run", lambda job, threads=None: ran.append(job) or real(job, threads))
+    both = run_jobs(jobs, tmp_path)
+    assert ran == jobs[1:]
+    assert both[jobs[0]] == first[jobs[0]]
+
+
+def test_results_of_other_settings_are_refused_not_mixed(jobs: list[Job], tmp_path: Path) -> None:
+    run_jobs(jobs[:1], tmp_path)
+    other = replace(jobs[0], settings=replace(jobs[0].settings, dim=8))
+    with pytest.raises(InputError, match="other settings: choose another --out"):
+        run_jobs([other], tmp_path)
+    jobs[0].path(tmp_path).write_text("{")
+    with pytest.raises(InputError, match="is not JSON"):
+        run_jobs(jobs[:1], tmp_path)
+
+
+def test_the_command_writes_table_curves_and_one_json_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ProbeSettings(length=8, training=SHORT)
+    probe(("parity",), mixers=("prism",), seeds=2, settings=settings, processes=1, out=tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["curves.png", "prism-0.json", "prism-1.json", "table.txt"]
+    table = (tmp_path / "table.txt").read_text()
+    assert "±" in table
+    assert "[1.00]" in table  # the paper's
+    assert table in capsys.readouterr().out
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
+    base = ProbeResult(accuracy=0.9, solved_at=None, steps=10, seconds=1, parameters=1, curve=[])
+    runs = [base, replace(base, accuracy=1.0, solved_at=1200)]
+    assert cell("xor", "prism", runs) == "0.950 ± 0.071 [1.00]\nsolved at 1,200 (1/2 seeds)"
+    assert cell("xor", "gla", [base]) == "0.900\nnot solved"
+    assert paper_accuracy("silence-gate", "prism") == 0.66
+    assert set(PAPER) == set(probing.PROBES)
+
+
+def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown probe 'xorr': did you mean 'xor'"):
+        probe(("xorr",), out=tmp_path)
+    with pytest.raises(InputError, match="unknown mixer 'prisma': did you mean 'prism'"):
+        probe(("xor",), mixers=("prisma",), out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_update_sees_as_many_tokens() -> None:
+    training = ProbeTraining(steps=96, batch=4, growing=0.66, first=8)
+    sizes = [tokens.shape for tokens, _ in batches(Parity(length=32), training, seed=0)]
+    assert len(sizes) == 96
+    assert {shape.numel() for shape in sizes} == {4 * 32}
+    assert [shape[1] for shape in sizes[::32]] == [8, 16, 32]
