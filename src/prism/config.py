@@ -2,6 +2,7 @@
 
 from ast import literal_eval
 from dataclasses import fields
+from numbers import Integral
 from typing import Any, TypeVar, get_args
 
 from prism.errors import InputError, suggest
@@ -13,6 +14,13 @@ def at_least(name: str, value: float, least: float) -> None:
     """Refuses a number below `least` (and a boolean, which Python would take for one)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise InputError(f"{name} must be at least {least}, got {value!r}")
+
+
+def count(name: str, value: object, least: int = 1) -> int:
+    """A whole number of at least `least`, numpy's too; anything else is refused."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
 
 
 def fraction(name: str, value: float) -> None:
@@ -37,8 +45,10 @@ def one_of(name: str, value: object, choices: object) -> None:
         raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}, {hint}")
 
 
-def from_fields(cls: type[C], values: dict[str, Any], where: str) -> C:
+def from_fields(cls: type[C], values: Any, where: str) -> C:
     """`cls(**values)`, a misspelt field answered with the nearest right one."""
+    if not isinstance(values, dict):
+        raise InputError(f"{where} must be a JSON object, got {type(values).__name__}")
     known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:

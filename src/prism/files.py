@@ -1,15 +1,47 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders in which one process works at a time."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from prism.errors import InputError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses while the body writes `path` (a full disk, no permission) becomes one line."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes under a temporary name beside `path`, then renames: no reader ever sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_bytes(content)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Refuses a folder in which another process works. The lock ends with its process, also when that is killed."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise InputError(f"{folder} is in use by another process: wait for it, or choose another folder") from None
     try:
-        part.write_bytes(content)
-        os.replace(part, path)
+        yield
     finally:
-        part.unlink(missing_ok=True)
+        lock.release()

@@ -68,7 +68,7 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     assert not (tmp_path / "run").exists()  # nothing half-written
     train(text, tmp_path / "run")
     capsys.readouterr()
-    assert "run with other settings (mixer)" in refused("--mixer", "gated-deltanet")
+    assert "holds another run: mixer is 'prism' there" in refused("--mixer", "gated-deltanet")
     with pytest.raises(SystemExit):
         cli.main(["lm", "train", str(tmp_path / "none.txt"), "--out", str(tmp_path / "other")])
     assert "none.txt does not exist" in capsys.readouterr().err

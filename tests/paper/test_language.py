@@ -185,7 +185,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
         "language", *given, "--data-dir", str(tmp_path / "no")
     )
     assert not (tmp_path / "out").exists()  # nothing half-written
-    assert "other settings (lr)" in refused("language", *known, "--lr", "1e-3")
+    assert "holds another run: lr is" in refused("language", *known, "--lr", "1e-3")
     other = ["--other", str(texts / "test.txt")]
-    assert "with other texts: choose another --out" in refused("language", *known, *other)
+    assert "holds another run: other is [" in refused("language", *known, *other)
     assert "less than one window of length 4000" in refused("language", *given, "--length", "4000", "--tokens", "16000")

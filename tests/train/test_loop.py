@@ -1,7 +1,8 @@
 """The loop on a toy task: it learns, stops early, resumes bit for bit, and refuses what is not finite."""
 
-import json
+import errno
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,11 @@ import torch
 from support.toy import Toy, net
 from torch import Tensor, nn
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.journal import read_journal
-from prism.train.loop import train
+from prism.train.loop import load_best, train
 from prism.train.optimiser import decays
 
 CONFIG = TrainConfig(epochs=3, lr=0.02, log_steps=2, seed=5)
@@ -176,18 +177,86 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) ->
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, stop_at(11), replace(CONFIG, save_seconds=0))
+    newest, before = checkpoints.checkpoints(tmp_path, "last")
+    flip_a_bit(newest / "optimiser.safetensors")
+    with pytest.warns(Note, match=rf"optimiser.safetensors is damaged.*goes on from the one before, {before.name}"):
+        resumed = trained(tmp_path)
+    assert equal(weights(resumed), weights(trained()))
+
+
+def test_a_run_with_no_checkpoint_that_can_be_read_is_refused(tmp_path: Path) -> None:
     trained(tmp_path)
-    found = checkpoints.newest(tmp_path, "last")
-    assert found is not None
-    (found / "model.safetensors").write_bytes(b"junk")
-    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+    for found in checkpoints.checkpoints(tmp_path, "last"):
+        (found / "model.safetensors").write_bytes(b"junk")
+    with pytest.warns(Note), pytest.raises(InputError, match=r"model.safetensors cannot be read"):
         trained(tmp_path)
 
 
-def test_only_the_newest_checkpoint_of_a_kind_stays(tmp_path: Path) -> None:
+def test_a_run_whose_checkpoints_were_deleted_says_that_it_starts_again(tmp_path: Path) -> None:
+    trained(tmp_path)
+    for found in checkpoints.checkpoints(tmp_path, "last"):
+        shutil.rmtree(found)
+    with pytest.warns(Note, match=r"has no checkpoint last-\*: the run starts again from epoch 1"):
+        trained(tmp_path)
+
+
+def test_flipped_bits_in_the_best_weights_are_refused(tmp_path: Path) -> None:
+    trained(tmp_path)
+    flip_a_bit(next(tmp_path.glob("best-*/model.safetensors")))
+    with pytest.raises(InputError, match=r"model.safetensors is damaged"):
+        load_best(net(), tmp_path)
+
+
+def test_checkpoints_without_checksums_are_read_and_what_only_looks_like_one_is_left_alone(tmp_path: Path) -> None:
+    made = trained(tmp_path)
+    for sums in tmp_path.glob("*/checksums.json"):
+        sums.unlink()
+    for name in ("last-backup", "last-backup-step3", "best-old"):
+        (tmp_path / name).mkdir()
+    assert equal(weights(trained(tmp_path)), weights(made))
+    assert {"last-backup", "last-backup-step3", "best-old"} < {path.name for path in tmp_path.iterdir()}
+
+
+def test_facts_that_are_no_object_are_refused_in_one_line(tmp_path: Path) -> None:
+    trained(tmp_path)
+    found = checkpoints.newest(tmp_path, "last")
+    assert found is not None
+    (found / "checksums.json").unlink()
+    (found / "facts.json").write_text("[]")
+    with pytest.raises(InputError, match="the checkpoint must be a JSON object, got list"):
+        trained(tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, stop_at(4))
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot write .*(last|best)-00000\d-step\d+: No space left on device$"):
+            trained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} - {"log.jsonl"} == before - {"log.jsonl"}
+    assert equal(weights(trained(tmp_path)), weights(trained()))
+
+
+def test_only_the_newest_checkpoints_of_a_kind_stay(tmp_path: Path) -> None:
     trained(tmp_path, config=replace(CONFIG, save_seconds=0))
-    assert len(list(tmp_path.glob("last-*"))) == len(list(tmp_path.glob("best-*"))) == 1
+    assert len(list(tmp_path.glob("last-*"))) == 2
+    assert len(list(tmp_path.glob("best-*"))) == 1
     assert not list(tmp_path.glob(".*"))
-    facts = json.loads(next(tmp_path.glob("last-*/facts.json")).read_text())
-    assert facts["finished"]
+    assert checkpoints.load_facts(checkpoints.checkpoints(tmp_path, "last")[0])["finished"]

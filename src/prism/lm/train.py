@@ -1,6 +1,5 @@
 """`prism lm train`: text to tokenizer to packed tokens to a trained model folder; run again, it goes on."""
 
-import json
 import os
 import platform
 import shutil
@@ -15,7 +14,6 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import option_value
 from prism.errors import InputError
-from prism.files import write_whole
 from prism.layers import mixer_config
 from prism.lm.data.shards import Shards, fingerprint, write_shards
 from prism.lm.data.text import python_documents, read_documents, text_files
@@ -29,6 +27,7 @@ from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate
 from prism.train.config import TrainConfig
 from prism.train.loop import train as run
+from prism.train.settings import keep_settings
 
 # One document of so many is for validation.
 EVERY = 20
@@ -110,7 +109,7 @@ def train(
     mixer_config(config.mixer, **config.mixer_fields)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     given = None if tokenizer is None else load_tokenizer(tokenizer)
-    remember(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
+    keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
     parts = _parts(text, valid, column)
     words = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
     shards = {name: pack(out / "tokens" / name, words, parts[name], name, *names) for name in parts}
@@ -203,19 +202,6 @@ def first_characters(documents: Iterator[str], characters: int) -> Iterator[str]
 def pack(folder: Path, tokenizer: Tokenizer, documents: Callable[[], Iterator[str]], *names: str) -> Shards:
     """A text's tokens in `folder`; made once, and refused there if they are of a text with other `names`."""
     return write_shards(documents(), tokenizer, folder, source=fingerprint(tokenizer, *names))
-
-
-def remember(out: Path, settings: dict[str, Any]) -> None:
-    """Keeps the run's settings; a folder that holds a run with others is not continued."""
-    path = out / "config.json"
-    wanted = json.loads(json.dumps(settings))
-    if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        other = [name for name in wanted if found.get(name) != wanted[name]]
-        if other:
-            raise InputError(f"{out} holds a run with other settings ({', '.join(other)}): name another --out")
-        return
-    write_whole(path, json.dumps(wanted, indent=1).encode())
 
 
 def _field(text: str) -> tuple[str, Any]:

@@ -1,7 +1,9 @@
-"""Checkpoints: folders of safetensors and JSON that appear whole; the newest of a kind counts. Never a pickle."""
+"""Checkpoints: folders of safetensors and JSON that appear whole, with checksums. Never a pickle."""
 
+import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,44 +12,51 @@ from typing import Any
 from torch import Tensor, nn
 
 from prism.errors import InputError
+from prism.files import writing
+
+CHECKSUMS = "checksums.json"
 
 
-def save(folder: Path, kind: str, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) -> Path:
+class Damaged(InputError):
+    """A checkpoint is not what was written."""
+
+
+def save(
+    folder: Path, kind: str, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any, *, keep: int = 1
+) -> Path:
     """Writes `folder/kind-serial-step` with one safetensors file for each of `tensors` and `facts` as JSON.
 
-    Everything is written under another name and flushed to the disk before the folder gets its own; older ones of
-    the kind go after that. So there is a newest, and it is complete, at every moment.
+    Everything is written under another name and flushed to the disk before the folder gets its own; all but the
+    newest `keep` of the kind go after that. So there is a newest, and it is complete, at every moment.
     """
-    from safetensors.torch import save_file
-
     before = newest(folder, kind)
     serial = 1 if before is None else int(before.name.split("-")[1]) + 1
     target = folder / f"{kind}-{serial:06d}-step{step}"
     part = folder / f".{target.name}.{os.getpid()}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name, values in tensors.items():
-        save_file(
-            {key: value.detach().cpu().contiguous() for key, value in values.items()}, part / f"{name}.safetensors"
-        )
-    (part / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    for file in part.iterdir():
-        file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
-    for file in [*part.iterdir(), part]:
-        _flush(file)
-    os.replace(part, target)
-    _flush(folder)
-    for old in folder.glob(f"{kind}-*"):
-        if old != target:
-            shutil.rmtree(old, ignore_errors=True)
+    with writing(target):
+        try:
+            _write(part, tensors, facts)
+            os.replace(part, target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        _flush(folder)
+    for old in checkpoints(folder, kind)[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
     for dead in folder.glob(f".{kind}-*.part"):
         shutil.rmtree(dead, ignore_errors=True)
     return target
 
 
+def checkpoints(folder: Path, kind: str) -> list[Path]:
+    """All of a kind, the newest first; what only looks like one (`last-backup`) is left alone."""
+    form = re.compile(rf"{kind}-\d{{6,}}-step\d+")
+    found = [path for path in folder.glob(f"{kind}-*") if path.is_dir() and form.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name.split("-")[1]), reverse=True)
+
+
 def newest(folder: Path, kind: str) -> Path | None:
     """The newest checkpoint of a kind."""
-    return max(folder.glob(f"{kind}-*"), default=None)
+    return next(iter(checkpoints(folder, kind)), None)
 
 
 def load_facts(checkpoint: Path) -> Any:
@@ -71,18 +80,51 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
         raise InputError(f"{checkpoint} is not a checkpoint of this model: {reason}") from None
 
 
+def _write(part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    part.mkdir(parents=True)
+    for name, values in tensors.items():
+        own = {key: value.detach().cpu().contiguous() for key, value in values.items()}
+        try:
+            save_file(own, part / f"{name}.safetensors")
+        except SafetensorError as error:  # its way to say that the disk is full
+            raise OSError(str(error)) from None
+    (part / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
+    (part / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+    for file in part.iterdir():
+        file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
+    for file in [*part.iterdir(), part]:
+        _flush(file)
+
+
 def _read(path: Path, reader: Any) -> Any:
     try:
-        return reader(path)
+        found = reader(path)
+        sums = path.with_name(CHECKSUMS)
+        known = json.loads(sums.read_text(encoding="utf-8")) if sums.exists() else {path.name: None}  # an older one
+        right = known[path.name] in (None, _checksum(path))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: is {path.parent} a checkpoint?") from None
+        raise Damaged(f"{path} does not exist: is {path.parent} a checkpoint?") from None
     except Exception as error:  # safetensors and json have errors of their own for a damaged file
-        raise InputError(f"{path} cannot be read ({error}): it is damaged or of another kind") from None
+        raise Damaged(f"{path} cannot be read ({error}): it is damaged or of another kind") from None
+    if not right:
+        raise Damaged(f"{path} is damaged: it is not what was written, by its checksum; restore it from a copy")
+    return found
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:
     """Waits until a file or folder is on the disk: a rename must not overtake what it renames."""
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and writes their entries at once
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

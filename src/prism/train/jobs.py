@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from prism.errors import InputError
 from prism.files import write_whole
+from prism.train.settings import read_settings, refuse_others
 
 
 @runtime_checkable
@@ -106,12 +106,6 @@ def _read(job: Job, out: Path) -> Any:
     path = job.path(out)
     if not path.exists():
         return None
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}): remove it, and it will be run again") from error
-    wanted = json.loads(json.dumps(job.settings_json()))
-    for name, value in wanted.items():
-        if record.pop(name, None) != value:
-            raise InputError(f"{path} is of a run with other {name}: choose another --out, or remove it")
-    return job.read(record)
+    record, wanted = read_settings(path, "remove it, and it will be run again"), job.settings_json()
+    refuse_others(path, wanted, record, "choose another --out, or remove it")
+    return job.read({name: value for name, value in record.items() if name not in wanted})

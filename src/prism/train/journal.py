@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import InputError
-from prism.files import write_whole
+from prism.files import write_whole, writing
+
+JOURNAL = "log.jsonl"
 
 
 class Journal:
@@ -14,7 +16,7 @@ class Journal:
     evaluation at `step` where it stands before one."""
 
     def __init__(self, folder: Path | None, *, step: int, evaluates: bool = False, tensorboard: bool):
-        self._path = None if folder is None else folder / "log.jsonl"
+        self._path = None if folder is None else folder / JOURNAL
         self._board: Any = None
         if self._path is not None:
             kept = [line for line in read_journal(self._path) if line["step"] <= step]
@@ -27,7 +29,7 @@ class Journal:
     def write(self, step: int, **values: Any) -> None:
         """One line; numbers in it go to TensorBoard too."""
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+            with writing(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **values}) + "\n")
         if self._board is not None:
             for name, value in values.items():
@@ -44,13 +46,21 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; a last line that a killed process left half-written is no line."""
     if not path.exists():
         return []
-    lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
-    return lines
+    lines = [_line(text) for text in path.read_bytes().split(b"\n")]
+    if lines[-1] is None:
+        lines.pop()
+    if None in lines:
+        where = f"{path}, line {lines.index(None) + 1}"
+        raise InputError(f"{where} is damaged: remove the file, and the run goes on without these lines")
+    return [line for line in lines if line is not None]
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 def check_tensorboard(wanted: bool) -> None:

@@ -1,6 +1,7 @@
 """The training loop of any task: seeded step by step, so that a run stopped anywhere goes on as if it had not been."""
 
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,11 +15,11 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device
 from torch import Tensor, nn
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.interrupt import Interrupt, interrupts
-from prism.train.journal import Journal, check_tensorboard
+from prism.train.journal import JOURNAL, Journal, check_tensorboard, read_journal
 from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_optimiser, scale_gradients
 from prism.train.position import Position
 from prism.train.progress import Display
@@ -210,17 +211,27 @@ class Loop:
             return
         if self.accelerator.is_main_process:
             tensors = {"model": self.bare.state_dict(), "optimiser": optimiser_tensors(self.bare, self.optimiser)}
-            checkpoints.save(self.out, "last", self.at.step, tensors, self.at.to_json())
+            # two: where the newest is found damaged, the one before serves
+            checkpoints.save(self.out, "last", self.at.step, tensors, self.at.to_json(), keep=2)
         self.accelerator.wait_for_everyone()
         self.saved = checkpoints.newest(self.out, "last")
 
     def _resume(self) -> Path | None:
-        found = checkpoints.newest(self.out, "last") if self.out else None
-        if found is not None:
-            self.at = Position.from_json(checkpoints.load_facts(found))
-            checkpoints.load_weights(self.bare, found)
-            restore_optimiser(self.bare, self.optimiser, checkpoints.load_tensors(found, "optimiser"))
-        return found
+        """The newest checkpoint that can be read; one that is damaged, or gone, is told."""
+        found = checkpoints.checkpoints(self.out, "last") if self.out else []
+        for n, one in enumerate(found):
+            try:
+                self.at = Position.from_json(checkpoints.load_facts(one))
+                checkpoints.load_weights(self.bare, one)
+                restore_optimiser(self.bare, self.optimiser, checkpoints.load_tensors(one, "optimiser"))
+                return one
+            except checkpoints.Damaged as error:
+                if n + 1 == len(found):
+                    raise
+                warnings.warn(Note(f"{error}; the run goes on from the one before, {found[n + 1].name}"), stacklevel=2)
+        if self.out and read_journal(self.out / JOURNAL):
+            warnings.warn(Note(f"{self.out} has no checkpoint last-*: the run starts again from epoch 1"), stacklevel=2)
+        return None
 
     def _any(self, *asked: bool) -> list[bool]:
         """What any process asks for: to save is to wait for the others, who may have another clock or no Ctrl-C."""

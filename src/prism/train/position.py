@@ -55,6 +55,6 @@ class Position:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Position":
+    def from_json(cls, values: Any) -> "Position":
         """The inverse of `to_json`."""
         return from_fields(cls, values, where="the checkpoint")

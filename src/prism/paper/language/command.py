@@ -25,12 +25,13 @@ from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.learner import Learner
 from prism.lm.recipes import ABLATIONS, PAPER_PARAMETERS
 from prism.lm.task import LanguageTask
-from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, remember, save_model
+from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, save_model
 from prism.paper.language.report import LanguageRun, Runs, write_report
 from prism.paper.language.settings import StudySettings, Texts, study_model
 from prism.train.jobs import run_jobs
 from prism.train.journal import read_journal
 from prism.train.loop import train
+from prism.train.settings import keep_settings
 
 # The ablation's row that is a model of the other table: one run serves both.
 SAME = {"full": "prism"}
@@ -228,7 +229,7 @@ def _prepare(texts: Texts, settings: StudySettings, out: Path) -> None:
     """Tokenizer and tokens, made once; a folder with those of another study is refused."""
     quiet()
     names = texts.names()
-    remember(out, {name: names[name] for name in ("text", "valid")} | asdict(settings))
+    keep_settings(out, {name: names[name] for name in ("text", "valid")} | asdict(settings))
     words = keep_tokenizer(out / "tokenizer", None, lambda: read_documents(texts.text), settings.vocabulary)
     for name, paths in (("train", texts.text), ("valid", texts.valid)):
         documents = partial(read_documents, paths)
