@@ -45,3 +45,14 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def flush(path: Path) -> None:
+    """Waits until a file or folder is on the disk: a rename must not overtake what it renames."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and writes their entries at once
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,6 +1,6 @@
 """From scores to a list: which items may be shown, and the k best of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,11 @@ from torch import Tensor
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.recommend.data.items import items_with
 from prism.recommend.data.log import Log
+
+# Items by their ids; or by columns of their table, each with the value or values that an item may have.
+Filter = Iterable[object] | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +28,14 @@ class Recommendation:
     name: str | None = None
 
 
-def permitted(
-    log: Log, candidates: int, allow: Iterable[object] | None, deny: Iterable[object] | None
-) -> Bool[Tensor, " I"]:
-    """[candidates]: whether the two lists let an item through."""
+def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | None) -> Bool[Tensor, " I"]:
+    """[candidates]: whether the two filters let an item through."""
     mask = torch.ones(candidates, dtype=torch.bool)
     if allow is not None:
         codes = _known(log, candidates, allow)
         if not len(codes):
-            raise InputError("no item of the allow-list is known: nothing could be recommended")
+            what = "has what allow asks for" if isinstance(allow, Mapping) else "of the allow-list is known"
+            raise InputError(f"no item {what}: nothing could be recommended")
         mask[:] = False
         mask[codes] = True
     if deny is not None:
@@ -63,6 +66,8 @@ def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
     ]
 
 
-def _known(log: Log, candidates: int, items: Iterable[object]) -> Tensor:
+def _known(log: Log, candidates: int, items: Filter) -> Tensor:
+    if isinstance(items, Mapping):
+        return torch.from_numpy(items_with(log, items)[:candidates]).nonzero()[:, 0]
     codes = torch.from_numpy(log.item_codes(items).astype(np.int64))
     return codes[(codes >= 0) & (codes < candidates)]

@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
+from prism.recommend.choose import Filter, Recommendation
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.splits import split
@@ -51,7 +52,7 @@ def fit(
     if main:
         print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     recommender = Recommender.fit_split(divided, config, out, progress=True)
-    if main:
+    if main and len(divided.valid):
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
         prism, run = program(), shlex.quote(str(out))
         print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
@@ -82,6 +83,9 @@ def recommend(
     seen: bool | None = None,
     allow: tuple[str, ...] | None = None,
     deny: tuple[str, ...] | None = None,
+    allow_where: tuple[str, ...] = (),
+    deny_where: tuple[str, ...] = (),
+    events: str | None = None,
 ) -> None:
     """The items most likely to come next for a user, for a history, or for all users.
 
@@ -94,23 +98,49 @@ def recommend(
         seen: Whether items of the history may be recommended; default: as the run's protocol has it.
         allow: Recommend only these items.
         deny: Never these.
+        allow_where: Recommend only items whose table has these values, as column=value.
+        deny_where: Never items whose table has them.
+        events: A log of events that came after training, as `prism fit` takes it.
     """
     if sum(x is not None for x in (user, history, all)) != 1:
         raise InputError("give one of --user U, --history A B C, --all OUT.parquet")
     recommender = Recommender.load(run)
+    if events is not None:
+        recommender = recommender.with_events(events)
+    allowed, denied = by_column("allow", allow, allow_where), by_column("deny", deny, deny_where)
     exclude = None if seen is None else not seen
-    with _notes():
+    with notes():
         if all is not None:
-            rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allow, deny=deny)
+            rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
             print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}")
             return
-        found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allow, deny=deny)
-    rows_ = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
-    show("recommendations", ["rank", "item", "name", "score"], rows_)
+        found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
+    show_items("recommendations", found)
+
+
+def show_items(title: str, found: list[Recommendation]) -> None:
+    """One row per item, best first."""
+    rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
+    show(title, ["rank", "item", "name", "score"], rows)
+
+
+def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]) -> Filter | None:
+    """Ids, or conditions `column=value` of which those of one column are alternatives."""
+    if not where:
+        return items
+    if items is not None:
+        raise InputError(f"give one of --{option} and --{option}-where")
+    wanted: dict[str, list[str]] = {}
+    for condition in where:
+        column, sign, value = condition.partition("=")
+        if not sign:
+            raise InputError(f"--{option}-where takes column=value, got {condition!r}")
+        wanted.setdefault(column, []).append(value)
+    return wanted
 
 
 @contextmanager
-def _notes() -> Iterator[None]:
+def notes() -> Iterator[None]:
     """Warnings of the body as one line each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -48,7 +48,9 @@ class FitConfig:
     features: tuple[str, ...] = ()
     """What items share, by columns of their table: genres for categories (a|b), name:words for each word of a text."""
     protocol: str = "global-time"
-    """How events are divided: global-time, leave-one-out, or paper."""
+    """How events are divided: global-time, leave-one-out, paper, or all (every event trains, none is asked about)."""
+    exclude_seen: bool | None = None
+    """Whether items of the history are left out of recommendations; None: as the protocol does."""
     cutoffs: tuple[int, ...] = CUTOFFS
     """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best."""
     context: int | None = None

@@ -5,36 +5,46 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from prism.errors import InputError
 from prism.recommend import storage
 from prism.recommend.ask import after_last, log_of
-from prism.recommend.choose import Recommendation, as_list, best, permitted
+from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.config import FitConfig
-from prism.recommend.data.items import item_values
+from prism.recommend.data.items import ItemValues, item_values
 from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Codes, Ids, Ints, Log
-from prism.recommend.data.splits import Split
+from prism.recommend.data.merge import merge
+from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.data.splits import split as divide
 from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.export import is_model, load_model
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.session import Session
 from prism.recommend.training.task import RecommendationTask
 from prism.train import checkpoints
 from prism.train.loop import load_best, train
 
+if TYPE_CHECKING:
+    import polars as pl
+
 # Users whose scores exist at once when all are served.
 BLOCK_USERS = 1024
 
 
 class Recommender:
-    """A trained model with the log it was trained on."""
+    """A trained model with the log it was trained on; an exported one has a log of items and nobody's events."""
+
+    id: str | None = None
+    """Of an exported model: a digest of its files."""
 
     def __init__(self, model: RecommenderModel, split: Split, config: FitConfig):
         self.model, self.split, self.config = model, split, config
@@ -71,7 +81,7 @@ class Recommender:
         cls, split: Split, config: FitConfig, out: Path | None, progress: bool, *, store: bool = True
     ) -> "Recommender":
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
-        if not len(split.valid):
+        if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
         if out is not None and os.environ.get("RANK", "0") == "0":
             open_run(out, split, config, store)
@@ -90,11 +100,15 @@ class Recommender:
 
     @classmethod
     def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":
+        features = item_values(split.train, config.features) if config.features else None
+        return cls(cls.build(config, split.train.n_items, features), split, config)
+
+    @staticmethod
+    def build(config: FitConfig, items: int, features: ItemValues | None) -> RecommenderModel:
+        """A model with the weights that training starts from."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.train.seed)
-            features = item_values(split.train, config.features) if config.features else None
-            model = config.model().build(split.train.n_items, features)
-        return cls(model, split, config)
+            return config.model().build(items, features)
 
     @property
     def log(self) -> Log:
@@ -109,8 +123,9 @@ class Recommender:
 
     @property
     def excludes_seen(self) -> bool:
-        """Whether the protocol takes items of the history out of the ranking."""
-        return self.split.test.remove_seen
+        """Whether items of the history are left out: as the config says, or as the protocol does."""
+        chosen = self.config.exclude_seen
+        return self.split.test.remove_seen if chosen is None else chosen
 
     def evaluate(self, *, valid: bool = False) -> Evaluation:
         """Full ranking of the test queries (or the validation ones)."""
@@ -120,35 +135,68 @@ class Recommender:
         """Popularity, repeat-last and item-kNN on the same queries."""
         return {name: self._rank(BASELINES[name]().fit(self.split.train), valid) for name in BASELINES}
 
+    @overload
     def recommend(
         self,
         user: object = None,
         *,
+        users: None = None,
         history: Sequence[object] | Ids | None = None,
         times: Sequence[int] | Ints | None = None,
         k: int = 10,
         exclude_seen: bool | None = None,
-        allow: Iterable[object] | None = None,
-        deny: Iterable[object] | None = None,
+        allow: Filter | None = None,
+        deny: Filter | None = None,
         at: int | None = None,
-    ) -> list[Recommendation]:
+    ) -> list[Recommendation]: ...
+
+    @overload
+    def recommend(
+        self,
+        *,
+        users: Iterable[object],
+        k: int = 10,
+        exclude_seen: bool | None = None,
+        allow: Filter | None = None,
+        deny: Filter | None = None,
+        at: int | None = None,
+    ) -> "pl.DataFrame": ...
+
+    def recommend(
+        self,
+        user: object = None,
+        *,
+        users: Iterable[object] | None = None,
+        history: Sequence[object] | Ids | None = None,
+        times: Sequence[int] | Ints | None = None,
+        k: int = 10,
+        exclude_seen: bool | None = None,
+        allow: Filter | None = None,
+        deny: Filter | None = None,
+        at: int | None = None,
+    ) -> "list[Recommendation] | pl.DataFrame":
         """The k items most likely to come next, best first.
 
         Args:
             user: A user of the log; or
+            users: many of them, answered together: a data frame of user, rank, item, score and name; or
             history: item ids of anyone, oldest first. Items that the model does not know are skipped with a warning.
             times: Seconds since 1970 of the history's events, for models that use time.
             k: How many; fewer where the filters leave fewer.
             exclude_seen: Leave out items of the history; None: as the protocol does.
-            allow: Recommend only these.
+            allow: Recommend only these: item ids, or {column of the items' table: value or values}.
             deny: Never these.
             at: When the answer is asked for, for models with `query_time`; None: at the last event.
         """
-        one = self._history(user, history, times)
-        log, queries = after_last(one, np.array([0]), self.model.items, at=at)
-        scores = ModelScorer(self.model, self.context)(log, queries)
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
+        if users is not None:
+            if user is not None or history is not None:
+                raise InputError("give one of user, users and history")
+            return self._best_of(self._codes(list(users)), k, seen, mask, at)
+        one = self.history(user, history, times)
+        log, queries = after_last(one, np.array([0]), self.model.items, at=at)
+        scores = ModelScorer(self.model, self.context)(log, queries)
         found, codes = best(scores, mask, queries.removed(log) if seen else None, k)
         return as_list(self.log, found[0], codes[0])
 
@@ -158,20 +206,60 @@ class Recommender:
         *,
         k: int = 10,
         exclude_seen: bool | None = None,
-        allow: Iterable[object] | None = None,
-        deny: Iterable[object] | None = None,
+        allow: Filter | None = None,
+        deny: Filter | None = None,
     ) -> int:
         """Writes the k best items of every user to a Parquet file: user, rank, item, score, name. Gives the rows."""
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
-        log, queries = after_last(self.log, np.arange(self.log.n_users), self.model.items)
+        frame = self._best_of(np.arange(self.log.n_users), k, seen, mask, None)
+        storage.write_frame(Path(path), frame)
+        return frame.height
+
+    def _codes(self, users: list[object]) -> Ints:
+        codes = self.log.known_users(users)
+        if (codes < 0).any():
+            self._user(users[int(np.argmax(codes < 0))])  # says who is unknown
+        return codes.astype(np.int64)
+
+    def _best_of(self, asked: Ints, k: int, seen: bool, mask: Tensor, at: int | None) -> "pl.DataFrame":
+        """The k best items of each user, given by codes, in the order asked for."""
+        if not len(asked):
+            raise InputError("there is nobody to recommend to: give users, or events with users")
+        users, order = np.unique(asked, return_inverse=True)
+        log, queries = after_last(self.log, users, self.model.items, at=at)
         scorer, parts = ModelScorer(self.model, self.context), []
         for part in queries.blocks(max(1, min(BLOCK_USERS, 16_000_000 // self.model.items))):
             scores, codes = best(scorer(log, part), mask, part.removed(log) if seen else None, k)
             parts.append((part.users, scores.cpu().numpy(), codes.cpu().numpy()))
-        frame = storage.ranking_frame(self.log, *(np.concatenate(column) for column in zip(*parts, strict=True)))
-        storage.write_frame(Path(path), frame)
-        return frame.height
+        return storage.ranking_frame(self.log, *(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
+
+    def similar(
+        self, item: object, *, k: int = 10, allow: Filter | None = None, deny: Filter | None = None
+    ) -> list[Recommendation]:
+        """The k items nearest to one by the cosine of their rows in the item table, nearest first."""
+        code = self.log.item_code(item)
+        if code >= self.model.items:
+            raise InputError(f"item {item!r} came after the model was trained: `prism update` adds it")
+        mask = permitted(self.log, self.model.items, allow, deny)
+        mask[code] = False
+        with torch.inference_mode():
+            rows = functional.normalize(self.model.table, dim=-1)
+            scores, codes = best(rows[code : code + 1] @ rows.T, mask, None, k)
+        return as_list(self.log, scores[0], codes[0])
+
+    def with_events(self, source: Any) -> "Recommender":
+        """The same model, with events that came after it was trained; `source` as in `fit`.
+
+        Users of the log go on where they were, new ones join. Items that the model does not know are skipped where
+        they stand in a history; an event that the log has already (user, item and time) is not taken twice.
+        """
+        later = source if isinstance(source, Log) else load_data(source, later=True)
+        log = merge(self.log, later).log
+        nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)
+        made = Recommender(self.model, replace(self.split, log=log, valid=nothing, test=nothing), self.config)
+        made.id = self.id
+        return made
 
     def session(
         self,
@@ -182,7 +270,7 @@ class Recommender:
     ) -> Session:
         """A user whose events come one by one; without arguments, someone new."""
         empty = user is None and history is None
-        return Session(self, self._history(user, [] if empty else history, times))
+        return Session(self, self.history(user, [] if empty else history, times))
 
     def save(self, folder: str | Path) -> None:
         """Weights, config, items and events, so that `load` gives this again."""
@@ -192,8 +280,10 @@ class Recommender:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Recommender":
-        """What `save` or a run of `fit` left in a folder."""
+        """What `save`, a run of `fit`, or `export` left in a folder."""
         folder = Path(folder)
+        if is_model(folder):
+            return load_model(cls, folder)
         config = storage.read_config(folder)
         shared = folder if (folder / storage.EVENTS).exists() else folder.parent  # runs of one comparison share them
         split = divide(storage.read_stored_log(shared, folder.name), config.protocol)
@@ -203,9 +293,11 @@ class Recommender:
 
     def _rank(self, scorer: Scorer, valid: bool) -> Evaluation:
         queries = self.split.valid if valid else self.split.test
+        if not len(queries):
+            raise InputError("there is nothing to evaluate on: every event trained, or the events are not here")
         return evaluate(scorer, self.log, queries, cutoffs=self.config.cutoffs)
 
-    def _history(self, user: object, history: Sequence[object] | Ids | None, times: Sequence[int] | Ints | None) -> Log:
+    def history(self, user: object, history: Sequence[object] | Ids | None, times: Sequence[int] | Ints | None) -> Log:
         """A log of one user's events."""
         if (user is None) == (history is None):
             raise InputError("give either a user of the log or a history, e.g. user=42 or history=[7, 12]")
@@ -227,6 +319,10 @@ class Recommender:
         try:
             code = self.log.user_code(user)
         except InputError as error:
+            if not self.log.n_users:
+                raise InputError(
+                    f"user {user!r} is unknown: an exported model has no users' events; give them, or a history"
+                ) from None
             raise InputError(f"{error}; for someone new, give a history of items instead") from None
         events = slice(self.log.offsets[code], self.log.offsets[code + 1])
         codes: Codes = self.log.items[events]

@@ -1,7 +1,6 @@
 """A live user: O(1) work an event, the same answers as encoding the whole history again."""
 
 import warnings
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from prism.recommend.ask import after_last, log_of
-from prism.recommend.choose import Recommendation, as_list, best, permitted
+from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import Events, ModelState
@@ -70,8 +69,8 @@ class Session:
         k: int = 10,
         *,
         exclude_seen: bool | None = None,
-        allow: Iterable[object] | None = None,
-        deny: Iterable[object] | None = None,
+        allow: Filter | None = None,
+        deny: Filter | None = None,
         at: int | None = None,
     ) -> list[Recommendation]:
         """The k items most likely to come next, best first; see `Recommender.recommend`."""

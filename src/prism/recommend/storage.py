@@ -1,6 +1,7 @@
 """A recommender's folder: config.json, the log's three tables, and weights in best-*/model.safetensors."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,49 @@ CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parq
 
 def write_log(folder: Path, log: Log) -> None:
     """Items in the order of their codes, and events by user; each file appears whole."""
-    names = [None] * log.n_items if log.item_names is None else log.item_names.tolist()
-    items = pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)})
+    write_items(folder, log)
     events = pl.DataFrame({"user": _series(log.user_ids[log.users]), "code": log.items, "time": log.times})
-    for name, frame in ((ITEMS, items), (FEATURES, log.item_features), (EVENTS, events)):
-        if frame is None:
-            continue
-        buffer = io.BytesIO()
-        frame.write_parquet(buffer)
-        write_whole(folder / name, buffer.getvalue())
+    _write(folder / EVENTS, events)
+
+
+def write_items(folder: Path, log: Log) -> None:
+    """Items in the order of their codes, and what is known of them."""
+    names = [None] * log.n_items if log.item_names is None else log.item_names.tolist()
+    _write(folder / ITEMS, pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)}))
+    if log.item_features is not None:
+        _write(folder / FEATURES, log.item_features)
+
+
+def _write(path: Path, frame: pl.DataFrame) -> None:
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    write_whole(path, buffer.getvalue())
 
 
 def read_stored_log(folder: Path, name: str) -> Log:
     """The inverse of `write_log`, codes included; users without events are gone."""
-    items, events = _frame(folder / ITEMS, {"item", "name"}), _frame(folder / EVENTS, {"user", "code", "time"})
+    log, events = read_items(folder, name), _frame(folder / EVENTS, {"user", "code", "time"})
     user = _ids(events["user"])
     first = np.flatnonzero(np.append(True, user[1:] != user[:-1])) if len(user) else np.zeros(0, dtype=np.int64)
-    names = items["name"]
-    features = _frame(folder / FEATURES) if (folder / FEATURES).exists() else None
-    return Log(
+    return replace(
+        log,
         offsets=np.append(first, len(user)),
         items=events["code"].to_numpy().astype(np.int32),
         times=events["time"].to_numpy().astype(np.int64),
         user_ids=user[first],
+    )
+
+
+def read_items(folder: Path, name: str) -> Log:
+    """The inverse of `write_items`: a log of nobody's events."""
+    items = _frame(folder / ITEMS, {"item", "name"})
+    names = items["name"]
+    features = _frame(folder / FEATURES) if (folder / FEATURES).exists() else None
+    return Log(
+        offsets=np.zeros(1, dtype=np.int64),
+        items=np.zeros(0, dtype=np.int32),
+        times=np.zeros(0, dtype=np.int64),
+        user_ids=np.zeros(0, dtype=object),
         item_ids=_ids(items["item"]),
         item_names=None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object),
         item_features=features,
@@ -67,10 +88,8 @@ def read_config(folder: Path) -> FitConfig:
 
 def write_frame(path: Path, frame: pl.DataFrame) -> None:
     """A Parquet file that appears whole."""
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
     try:
-        write_whole(path, buffer.getvalue())
+        _write(path, frame)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from prism.errors import InputError
-from prism.files import writing
+from prism.files import flush, writing
 
 CHECKSUMS = "checksums.json"
 
@@ -39,7 +39,7 @@ def save(
             os.replace(part, target)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        _flush(folder)
+        flush(folder)
     for old in checkpoints(folder, kind)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
     for dead in folder.glob(f".{kind}-*.part"):
@@ -97,7 +97,7 @@ def _write(part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) 
     for file in part.iterdir():
         file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
     for file in [*part.iterdir(), part]:
-        _flush(file)
+        flush(file)
 
 
 def _read(path: Path, reader: Any) -> Any:
@@ -118,14 +118,3 @@ def _read(path: Path, reader: Any) -> Any:
 def _checksum(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file or folder is on the disk: a rename must not overtake what it renames."""
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and writes their entries at once
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -166,9 +166,12 @@ class Loop:
         """Evaluates if it is time, keeps the best, moves on."""
         config, task, at = self.config, self.task, self.at
         last = at.epoch + 1 == config.epochs
-        if last or (at.epoch + 1) % config.evaluate_every == 0:
+        if task.monitor is None:
+            at = replace(at, best_epoch=at.epoch)
+            self._keep_best(at)
+        elif last or (at.epoch + 1) % config.evaluate_every == 0:
             started = time.monotonic()
-            metrics = self._evaluate()
+            metrics = self._evaluate(task.monitor)
             at = at.evaluated(metrics[task.monitor], metrics, task.higher_is_better)
             self.journal.write(at.step, epoch=at.epoch + 1, **{f"valid/{name}": x for name, x in metrics.items()})
             self._say(at, metrics, time.monotonic() - started)
@@ -178,13 +181,13 @@ class Loop:
         self._save()
         self.log_clock = time.monotonic()
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, monitor: str) -> dict[str, float]:
         """Metrics from the first process, the same on all."""
         self.bare.eval()
         found = [self.task.evaluate(self.bare) if self.accelerator.is_main_process else None]
         metrics = cast(dict[str, float], broadcast_object_list(found)[0])
-        if not isfinite(metrics[self.task.monitor]):
-            raise InputError(f"{self.task.monitor} is {metrics[self.task.monitor]} after epoch {self.at.epoch + 1}")
+        if not isfinite(metrics[monitor]):
+            raise InputError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics
 
     def _say(self, at: Position, metrics: dict[str, float], seconds: float) -> None:

@@ -11,8 +11,8 @@ class Task(Protocol):
     """Data, loss and metrics of one kind of training. Nothing in it changes while it trains."""
 
     @property
-    def monitor(self) -> str:
-        """The metric of `evaluate` that picks the best epoch and stops early."""
+    def monitor(self) -> str | None:
+        """The metric of `evaluate` that picks the best epoch and stops early; None: the last epoch counts."""
 
     @property
     def higher_is_better(self) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,21 +55,27 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
     The ids are in the column `item`, or if there is none of that name in the first. A column name, title or
     description also gives what to show.
     """
-    frame, where = _table(source)
-    id_column = next((name for name in (item, "item") if name in frame.columns), frame.columns[0])
-    ids = frame[id_column].cast(pl.String).to_list()
+    frame, where = item_table(source)
+    ids, id_column = ids_of(frame, where, item)
     known = len(set(ids) & {str(id_) for id_ in log.item_ids.tolist()})
     if not known:
         raise InputError(f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids[0]!r}")
-    twice = [id_ for id_, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise InputError(f"{where}: item {twice[0]!r} of column {id_column!r} has several rows; give it one")
     title = next((name for name in TITLES if name in frame.columns), None)
     columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
     if title is not None:
         columns["name"] = columns[title]
     note = f"items: {known:,} of {log.n_items:,} are in {where}, by column {id_column}"
     return replace(with_items(log, ids, **columns), notes=(*log.notes, note))
+
+
+def ids_of(frame: pl.DataFrame, where: str, item: str | None) -> tuple[list[str], str]:
+    """The ids of a table about items, as text, and the column that they are in: `item`, "item", or the first."""
+    column = next((name for name in (item, "item") if name in frame.columns), frame.columns[0])
+    ids = frame[column].cast(pl.String).to_list()
+    twice = [id_ for id_, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise InputError(f"{where}: item {twice[0]!r} of column {column!r} has several rows; give it one")
+    return ids, column
 
 
 def check_features(features: Sequence[str]) -> None:
@@ -107,6 +113,17 @@ def item_values(log: Log, features: Sequence[str]) -> ItemValues:
     )
 
 
+def items_with(log: Log, wanted: Mapping[str, object]) -> NDArray[np.bool_]:
+    """[items]: whether an item has, in every column named, one of the values wanted there (a cell a|b has both)."""
+    mask = np.ones(log.n_items, dtype=bool)
+    for column, values in wanted.items():
+        accepted = {str(value) for value in (values if isinstance(values, list | tuple | set) else [values])}
+        cells = _column(log, column)
+        said = ([] if cell is None else [str(cell), *_split(cell, False)] for cell in cells)
+        mask &= np.array([not accepted.isdisjoint(values) for values in said], dtype=bool)
+    return mask
+
+
 def _column(log: Log, name: str) -> list[Any]:
     known: dict[str, list[Any]] = {} if log.item_names is None else {"name": log.item_names.tolist()}
     if log.item_features is not None:
@@ -125,7 +142,8 @@ def _split(value: Any, words: bool) -> list[str]:
     return list(dict.fromkeys(filter(None, parts)))
 
 
-def _table(source: Any) -> tuple[pl.DataFrame, str]:
+def item_table(source: Any) -> tuple[pl.DataFrame, str]:
+    """A file or data frame about items, and what to call it in a message."""
     if isinstance(source, pl.DataFrame):
         return source, "the table of items"
     if type(source).__module__.partition(".")[0] == "pandas":

@@ -28,11 +28,12 @@ def load(
     time: str | None = None,
     items: str | Path | None = None,
     min_user_events: int | None = None,
+    later: bool = False,
 ) -> Log:
     """A known data set by its name (from `folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
 
     `items` is a table about the items (see `with_item_table`). The paper's sets keep users with at least 40 events,
-    as it does; `min_user_events` says otherwise.
+    as it does; `min_user_events` says otherwise. `later` as in `read_log`.
     """
     known = KNOWN.get(source) if isinstance(source, str) else None
     if known is not None:
@@ -42,7 +43,7 @@ def load(
     else:
         if isinstance(source, str) and _is_bare_name(source):
             raise InputError(f"{source!r} is neither a file nor a known data set: {suggest(source, KNOWN)}")
-        log = read_log(source, user=user, item=item, time=time)
+        log = read_log(source, user=user, item=item, time=time, later=later)
     if items is not None:
         log = with_item_table(log, items, item=item)
     least = min_user_events or (known.min_user_events if known else 1)

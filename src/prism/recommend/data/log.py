@@ -103,6 +103,11 @@ class Log:
         found = (_lookup(self._item_codes, item) for item in items)
         return np.array([-1 if code is None else code for code in found], dtype=np.int32)
 
+    def known_users(self, users: Iterable[object]) -> Codes:
+        """Codes of many users' ids; -1 where a user is unknown."""
+        found = (_lookup(self._user_codes, user) for user in users)
+        return np.array([-1 if code is None else code for code in found], dtype=np.int32)
+
     def where(self, events: NDArray[np.bool_]) -> "Log":
         """The chosen events only; users and items keep their codes, so that some may have no event left."""
         kept = np.concatenate([[0], np.cumsum(events)])

@@ -31,32 +31,36 @@ def read_log(
     item: str | None = None,
     time: str | None = None,
     items: Any = None,
+    later: bool = False,
 ) -> Log:
     """Reads events from CSV, TSV, Parquet or JSON lines (a file, folder, pattern, list) or a data frame.
 
     Columns that are not named are guessed from common names. Every row is an event, repeated rows included;
     events of equal time keep the order of the source. Ids may be numbers or text. `items` is a table about the items,
-    a file or a data frame (see `with_item_table`).
+    a file or a data frame (see `with_item_table`). With `later`, these are events that came after others: one will do.
     """
-    log = _read(source, {"user": user, "item": item, "time": time})
+    log = _read(source, {"user": user, "item": item, "time": time}, later)
     return log if items is None else with_item_table(log, items, item=item)
 
 
-def _read(source: Any, wanted: dict[str, str | None]) -> Log:
+def _read(source: Any, wanted: dict[str, str | None], later: bool) -> Log:
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         lazy = source.lazy()
         columns = _choose(wanted, lazy.collect_schema().names(), "the data frame")
-        return build_log(collect(lazy.select(**_by_role(columns)), "the data frame"), columns, "the data frame")
+        frame = collect(lazy.select(**_by_role(columns)), "the data frame")
+        return build_log(frame, columns, "the data frame", later=later)
     if type(source).__module__.partition(".")[0] == "pandas":
         columns = _choose(wanted, [str(name) for name in source.columns], "the data frame")
         frame = from_pandas(source, list(dict.fromkeys(columns.values())))
-        return build_log(frame.select(**_by_role(columns)), columns, "the data frame")
+        return build_log(frame.select(**_by_role(columns)), columns, "the data frame", later=later)
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"source must be a path, paths or a data frame, got {type(source).__name__}")
-    return _read_files(files_of(source), wanted)
+    return _read_files(files_of(source), wanted, later)
 
 
-def build_log(events: pl.DataFrame, columns: dict[str, str], where: str, *, name: str | None = None) -> Log:
+def build_log(
+    events: pl.DataFrame, columns: dict[str, str], where: str, *, name: str | None = None, later: bool = False
+) -> Log:
     """A `Log` from a frame with columns user, item, time; `columns` has their names in the source."""
     said = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
     if not events.height:
@@ -64,9 +68,10 @@ def build_log(events: pl.DataFrame, columns: dict[str, str], where: str, *, name
     seconds, order, note = read_times(events["time"], said["time"])
     users, user_ids = _coded(events["user"], said["user"])
     items, item_ids = _coded(events["item"], said["item"])
-    _check_size(users, user_ids, item_ids, columns, where)
+    if not later:
+        _check_size(users, user_ids, item_ids, columns, where)
     by = _sorted_by(users, order)
-    tied = np.mean((np.diff(users[by]) == 0) & (np.diff(order[by]) == 0))
+    tied = np.sum((np.diff(users[by]) == 0) & (np.diff(order[by]) == 0)) / len(users)
     return Log(
         offsets=np.concatenate([[0], np.cumsum(np.bincount(users, minlength=len(user_ids)))]),
         items=items[by],
@@ -82,7 +87,7 @@ def build_log(events: pl.DataFrame, columns: dict[str, str], where: str, *, name
     )
 
 
-def _read_files(files: Sequence[Path], wanted: dict[str, str | None]) -> Log:
+def _read_files(files: Sequence[Path], wanted: dict[str, str | None], later: bool) -> Log:
     where = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     parts = []
     for file in files:
@@ -92,7 +97,7 @@ def _read_files(files: Sequence[Path], wanted: dict[str, str | None]) -> Log:
     for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
         if len({part.collect_schema()[role] for part in parts}) > 1:
             parts = [part.with_columns(pl.col(role).cast(pl.String)) for part in parts]
-    return build_log(collect(pl.concat(parts), where), columns, where)
+    return build_log(collect(pl.concat(parts), where), columns, where, later=later)
 
 
 def _by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:

@@ -174,13 +174,25 @@ class Paper:
         return _divide(log, "paper", (train, valid, test), every, remove_seen=self.remove_seen)
 
 
-Protocol = GlobalTime | LeaveOneOut | Paper
+@dataclass(frozen=True, kw_only=True)
+class All:
+    """Every event trains and nothing is asked about: for the model that answers live."""
+
+    remove_seen: bool = False
+
+    def split(self, log: Log) -> Split:
+        nothing = no_queries(log.n_items, remove_seen=self.remove_seen)
+        return Split(protocol="all", log=log, train=log, valid=nothing, test=nothing)
+
+
+Protocol = GlobalTime | LeaveOneOut | Paper | All
 PROTOCOLS: Registry[type[Protocol]] = Registry(
     "protocol",
     {
         "global-time": "prism.recommend.data.splits:GlobalTime",
         "leave-one-out": "prism.recommend.data.splits:LeaveOneOut",
         "paper": "prism.recommend.data.splits:Paper",
+        "all": "prism.recommend.data.splits:All",
     },
 )
 
@@ -188,6 +200,12 @@ PROTOCOLS: Registry[type[Protocol]] = Registry(
 def split(log: Log, protocol: str | Protocol = "global-time") -> Split:
     """Divides a log by a protocol, given by its name or with options of its own."""
     return (PROTOCOLS[protocol]() if isinstance(protocol, str) else protocol).split(log)
+
+
+def no_queries(candidates: int, *, remove_seen: bool) -> Queries:
+    """Nothing to ask."""
+    nobody = np.zeros(0, dtype=np.int64)
+    return Queries(users=nobody, positions=nobody, candidates=candidates, remove_seen=remove_seen)
 
 
 def _check_shares(valid: float, test: float) -> None:

@@ -17,6 +17,7 @@ class ItemFeatures(nn.Module):
 
     def __init__(self, of: ItemValues, dim: int):
         super().__init__()
+        self.of = of
         # zero: training begins with the model that knows no features
         self.rows = nn.Embedding.from_pretrained(torch.zeros(len(of.names), dim), freeze=False)
         # the log has them: no checkpoint needs to

@@ -66,9 +66,9 @@ class RecommendationTask:
     cutoffs: tuple[int, ...] = CUTOFFS
 
     @property
-    def monitor(self) -> str:
-        """The metric that decides: NDCG at the first cut-off."""
-        return f"ndcg@{self.cutoffs[0]}"
+    def monitor(self) -> str | None:
+        """The metric that decides: NDCG at the first cut-off; None where there is nothing to validate on."""
+        return f"ndcg@{self.cutoffs[0]}" if len(self.split.valid) else None
 
     higher_is_better = True
 

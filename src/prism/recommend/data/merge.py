@@ -1,0 +1,114 @@
+"""Two logs as one: events that came later join those that a model was made from, and known codes stay as they are."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from prism.recommend.data.items import ids_of, item_table, with_item_table
+from prism.recommend.data.log import Codes, Ids, Ints, Log
+from prism.recommend.data.splits import Mask
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Merged:
+    """A log with later events in it, and which those are."""
+
+    log: Log
+    """Users and items of the first log keep their codes; new ones come after them."""
+    new: Mask
+    """[events of `log`]: whether an event came with the second."""
+    known: int
+    """Events of the second log that the first has already, with user, item and time: they are not taken twice."""
+
+
+def merge(log: Log, later: Log) -> Merged:
+    """Both logs' events, each user's in order of time; of equal times the first log's come first."""
+    users, user_ids = _codes(log.user_ids, later.user_ids, log.known_users(later.user_ids.tolist()))
+    items, item_ids = _codes(log.item_ids, later.item_ids, log.item_codes(later.item_ids.tolist()))
+    events = pl.DataFrame(
+        {
+            "user": np.concatenate([log.users, users[later.users]]).astype(np.int64),
+            "item": np.concatenate([log.items, items[later.items]]).astype(np.int32),
+            "time": np.concatenate([log.times, later.times]).astype(np.int64),
+            "new": np.repeat([False, True], [log.n_events, later.n_events]),
+        }
+    )
+    # the n-th event of one user, item and time is the same event in both logs
+    nth = pl.int_range(pl.len()).over("user", "item", "time", "new").alias("nth")
+    kept = events.with_columns(nth).unique(["user", "item", "time", "nth"], keep="first", maintain_order=True)
+    kept = kept.sort("user", "time", maintain_order=True)
+    counts = np.bincount(kept["user"].to_numpy(), minlength=len(user_ids))
+    merged = Log(
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        items=kept["item"].to_numpy(),
+        times=kept["time"].to_numpy(),
+        user_ids=user_ids,
+        item_ids=item_ids,
+        item_names=_names(log, later, items, len(item_ids)),
+        item_features=_features(log, later, items, len(item_ids)),
+        name=log.name,
+        notes=later.notes,
+    )
+    return Merged(log=merged, new=kept["new"].to_numpy(), known=events.height - kept.height)
+
+
+def items_alone(source: Any, *, item: str | None = None) -> Log:
+    """A table about items as a log of nobody's events: merged with another, it adds the items that only it knows."""
+    frame, where = item_table(source)
+    ids, column = ids_of(frame, where, item)
+    typed = frame[column].to_numpy() if frame[column].dtype.is_integer() else np.array(ids, dtype=object)
+    none = np.zeros(0, dtype=np.int64)
+    log = Log(
+        offsets=np.zeros(1, dtype=np.int64),
+        items=none.astype(np.int32),
+        times=none,
+        user_ids=np.zeros(0, dtype=object),
+        item_ids=typed,
+        name=where,
+    )
+    return with_item_table(log, frame, item=column)
+
+
+def _codes(ids: Ids, more: Ids, found: Codes) -> tuple[Ints, Ids]:
+    """The code of each of `more`, and all ids: those that are not found come after the others, in their order."""
+    new = found < 0
+    codes = np.where(new, len(ids) + np.cumsum(new) - 1, found).astype(np.int64)
+    added = more[new]
+    if not len(ids):
+        return codes, added
+    if len(added) and added.dtype != ids.dtype:  # numbers beside text: ids are then text, as one file would have them
+        return codes, np.array([*ids.tolist(), *added.tolist()], dtype=object)
+    return codes, np.concatenate([ids, added]) if len(added) else ids
+
+
+def _names(log: Log, later: Log, codes: Ints, count: int) -> NDArray[Any] | None:
+    if log.item_names is None and later.item_names is None:
+        return None
+    names = np.full(count, None, dtype=object)
+    if later.item_names is not None:
+        names[codes] = later.item_names
+    if log.item_names is not None:
+        own = log.item_names != None  # noqa: E711
+        names[: log.n_items][own] = log.item_names[own]
+    return names
+
+
+def _features(log: Log, later: Log, codes: Ints, count: int) -> pl.DataFrame | None:
+    """One row per item; what the later table says of an item that the first knows replaces it."""
+    if log.item_features is None and later.item_features is None:
+        return None
+    parts = [(log.item_features, np.arange(log.n_items)), (later.item_features, codes)]
+    rows = pl.DataFrame({"__row": np.arange(count)})
+    for frame, at in parts:
+        if frame is None:
+            continue
+        placed = frame.with_columns(pl.Series("__row", at, dtype=pl.Int64))
+        shared = [name for name in frame.columns if name in rows.columns]
+        rows = rows.join(placed, on="__row", how="left", suffix="__new", maintain_order="left")
+        rows = rows.with_columns(pl.coalesce(pl.col(f"{name}__new"), pl.col(name)).alias(name) for name in shared).drop(
+            [f"{name}__new" for name in shared]
+        )
+    return rows.drop("__row")

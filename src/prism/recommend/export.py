@@ -1,0 +1,143 @@
+"""A model's folder, for answering: weights, items and config with checksums, and no user's events.
+
+`model.json` says what the other files are: format and version, the config, the sha256 of each file, and what the model
+was made from in numbers.
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from prism.errors import InputError
+from prism.files import flush
+from prism.recommend import storage
+from prism.recommend.config import FitConfig
+from prism.recommend.data.items import ItemValues
+from prism.recommend.data.log import Log
+from prism.recommend.data.splits import Split, no_queries
+from prism.train import checkpoints
+
+if TYPE_CHECKING:
+    from prism.recommend.recommender import Recommender
+
+FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 1, "model.json", "model.safetensors", "values.safetensors"
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds what `export` writes."""
+    return (folder / ABOUT).is_file()
+
+
+def export(recommender: "Recommender", folder: Path) -> dict[str, Any]:
+    """Writes the folder, whole or not at all, and gives what its `model.json` says."""
+    if folder.exists():
+        raise InputError(f"{folder} exists: give a new folder for the model, so that none is lost")
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        about = _write(recommender, part)
+        for path in [*part.iterdir(), part]:
+            flush(path)
+        part.rename(folder)
+        flush(folder.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return about
+
+
+def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import save_file
+
+    model, log = recommender.model, recommender.log
+    weights: dict[str, Tensor] = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
+    save_file(weights, part / WEIGHTS)
+    storage.write_items(part, first_items(log, model.items))
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "config": asdict(recommender.config),
+        "excludes_seen": recommender.excludes_seen,
+        "items": model.items,
+        "made_from": {
+            "name": log.name,
+            "users": int((recommender.split.train.lengths > 0).sum()),
+            "events": recommender.split.train.n_events,
+            "latest": int(recommender.split.train.times.max(initial=0)),
+        },
+    }
+    if model.features is not None:
+        of = model.features.of
+        save_arrays({"values": of.values, "weights": of.weights, "offsets": of.offsets}, part / VALUES)
+        about["values"] = list(of.names)
+    about["checksums"] = {path.name: _digest(path) for path in sorted(part.iterdir())}
+    about["id"] = sha256(json.dumps(about["checksums"], sort_keys=True).encode()).hexdigest()[:16]
+    (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    for path in part.iterdir():
+        path.chmod(0o644)  # safetensors lets only the owner read
+    return about
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What `model.json` says, once every file's checksum is right."""
+    path = folder / ABOUT
+    try:
+        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path} is not of a model that `prism export` wrote: its format is {about.get('format')!r}")
+    if about.get("version") != VERSION:
+        raise InputError(
+            f"{folder} has version {about.get('version')!r} of the format and this prism reads version {VERSION}: "
+            "export the run again with this prism"
+        )
+    for name, wanted in about["checksums"].items():
+        try:
+            found = _digest(folder / name)
+        except OSError as error:
+            raise InputError(f"{folder / name} cannot be read: {error.strerror}; export the run again") from None
+        if found != wanted:
+            raise InputError(
+                f"{folder / name} is damaged: its checksum is not that of model.json; export the run again"
+            )
+    return about
+
+
+def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
+    """The recommender that a folder holds; it knows items and no user."""
+    from safetensors.numpy import load_file as load_arrays
+
+    about = read_about(folder)
+    config = FitConfig.from_json(json.dumps(about["config"]))
+    values = None
+    if "values" in about:
+        values = ItemValues(names=tuple(about["values"]), **load_arrays(folder / VALUES))
+    log = storage.read_items(folder, folder.name)
+    if log.n_items != about["items"]:
+        raise InputError(f"{folder} lists {log.n_items} items for a model of {about['items']}; export the run again")
+    nothing = no_queries(log.n_items, remove_seen=bool(about["excludes_seen"]))
+    split = Split(protocol=config.protocol, log=log, train=log, valid=nothing, test=nothing)
+    made = cls(cls.build(config, log.n_items, values), split, config)
+    checkpoints.load_weights(made.model, folder)
+    made.id = about["id"]
+    made.model.eval()
+    return made
+
+
+def first_items(log: Log, count: int) -> Log:
+    """A log of the first `count` items and nobody's events."""
+    return log.recoded(users=np.zeros(0, dtype=np.int64), items=np.arange(count))
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()

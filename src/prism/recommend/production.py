@@ -1,0 +1,146 @@
+"""The commands of a model in use: `prism refit`, `export`, `update`, `similar` and `because`."""
+
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from prism.display.tables import show
+from prism.errors import InputError
+from prism.recommend.commands import by_column, notes, show_items
+from prism.recommend.data.known import load
+from prism.recommend.data.merge import Merged, items_alone, merge
+from prism.recommend.recommender import Recommender
+
+
+def refit(run: Positional[Path], out: Path | None = None) -> None:
+    """Trains a run's model anew on every event, for as many epochs as validation found best.
+
+    Args:
+        run: A folder that `prism fit` made.
+        out: Folder for the new run; default: RUN-all.
+    """
+    from prism.recommend.refit import best_epochs
+    from prism.recommend.refit import refit as again
+
+    target = out or run.with_name(f"{run.name}-all")
+    print(f"{run}: validation was best after {best_epochs(run)} epochs", flush=True)
+    made = again(run, target)
+    print(f"{target}: trained on all {made.log.n_events:,} events; next: prism export {target} MODEL")
+
+
+def export(run: Positional[Path], model: Positional[Path]) -> None:
+    """Writes a model for answering: weights, items and config with checksums, and nobody's events.
+
+    Args:
+        run: A folder that `prism fit`, `refit` or `update` made.
+        model: The folder to write; it must be new.
+    """
+    from prism.recommend.export import export as write
+
+    recommender = Recommender.load(run)
+    if recommender.id is not None:
+        raise InputError(f"{run} is an exported model already: copy the folder")
+    about = write(recommender, model)
+    size = sum(path.stat().st_size for path in model.iterdir()) / 2**20
+    print(f"{model}: model {about['id']} of {about['items']:,} items, {size:.1f} MB; next: prism serve {model}")
+
+
+def update(
+    run: Positional[Path],
+    events: str | None = None,
+    items: Path | None = None,
+    out: Path | None = None,
+    epochs: int = 1,
+    lr: float | None = None,
+    user: str | None = None,
+    item: str | None = None,
+    time: str | None = None,
+) -> None:
+    """Continues training on events that came later, adds new items, and tells what changed; the run stays as it is.
+
+    Args:
+        run: A folder that `prism fit`, `refit`, `update` or `export` made.
+        events: The new events: a file or pattern, as `prism fit` takes it.
+        items: A table about items; those that no event has are added too.
+        out: Folder for the updated run; default: RUN-updated, or the first free name RUN-updated-2, …
+        epochs: Passes over the histories of users with new events.
+        lr: Learning rate; default: a tenth of what the run was trained with.
+        user: Column of users; default: guessed from its name.
+        item: Column of items.
+        time: Column of times.
+    """
+    from prism.recommend.update import update as learn
+
+    if events is None and items is None:
+        raise InputError("nothing to learn from: give --events NEW, --items TABLE, or both")
+    before = Recommender.load(run)
+    merged = _merged(before, events, items, user, item, time)
+    target = out or _free(run.with_name(f"{run.name}-updated"))
+    _, change = learn(before, merged, target, epochs=epochs, lr=lr)
+    print("\n".join([*change.lines(), f"{target}: the updated run; {run} is as it was"]))
+
+
+def _merged(
+    before: Recommender, events: str | None, items: Path | None, user: str | None, item: str | None, time: str | None
+) -> Merged:
+    log, taken = before.log, None
+    if events is not None:
+        later = load(events, user=user, item=item, time=time, later=True)
+        print("\n".join(later.notes), flush=True)
+        taken = merge(log, later)
+        log = taken.log
+    if items is None:
+        assert taken is not None
+        return taken
+    added = merge(log, items_alone(items, item=item))
+    return added if taken is None else Merged(log=added.log, new=taken.new, known=taken.known)
+
+
+def similar(run: Positional[Path], item: Positional[str], k: int = 10, allow_where: tuple[str, ...] = ()) -> None:
+    """The items nearest to one in the model's table.
+
+    Args:
+        run: A folder that `prism fit` or `prism export` made.
+        item: An item's id.
+        k: How many.
+        allow_where: Only items whose table has these values, as column=value.
+    """
+    recommender = Recommender.load(run)
+    show_items(f"similar to {item}", recommender.similar(item, k=k, allow=by_column("allow", None, allow_where)))
+
+
+def because(
+    run: Positional[Path],
+    item: Positional[str],
+    user: str | None = None,
+    history: tuple[str, ...] | None = None,
+    events: str | None = None,
+    last: int = 20,
+    k: int = 5,
+) -> None:
+    """The events of a history that an item's score leans on: how far it falls without each.
+
+    Args:
+        run: A folder that `prism fit` or `prism export` made.
+        item: The item that is recommended.
+        user: A user of the run's log, or of `events`.
+        history: Items of anyone, oldest first.
+        events: A log of events that came after training.
+        last: How many of the latest events are tried.
+        k: How many to show.
+    """
+    from prism.recommend.because import because as reasons
+
+    recommender = Recommender.load(run)
+    if events is not None:
+        recommender = recommender.with_events(events)
+    with notes():
+        found = reasons(recommender, item, user, history=history, last=last, k=k)
+    rows = [[str(one.item), one.name or "", str(one.age), f"{one.effect:+.3f}"] for one in found]
+    show(f"{item} because of", ["item", "name", "events ago", "score with it − without"], rows)
+
+
+def _free(path: Path) -> Path:
+    """`path`, or the first of path-2, path-3, … that does not exist."""
+    names = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in range(1, 10_000))
+    return next(name for name in names if not name.exists())

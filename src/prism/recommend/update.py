@@ -1,0 +1,231 @@
+"""A model goes on: training continues on events that came later, new items join, and the old model stays as it was.
+
+A new item starts where what is known of it points: the mean row of the items that share its features; or of those
+that stand next to it in histories; or, if nothing is known, of all items.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prism.config import at_least
+from prism.errors import InputError
+from prism.recommend.data.items import ItemValues, item_values
+from prism.recommend.data.log import Log
+from prism.recommend.data.merge import Merged
+from prism.recommend.data.splits import All, Mask, Queries
+from prism.recommend.evaluation.ranking import evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.recommender import Recommender, open_run
+from prism.recommend.training.task import RecommendationTask
+from prism.train import checkpoints
+from prism.train.loop import train
+
+# Users whose first ten recommendations are compared before and after.
+COMPARED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What an update took in and what it did."""
+
+    events: int
+    known: int
+    """Events that the log had already."""
+    users: int
+    """New ones."""
+    items: dict[str, int]
+    """New ones, by what they started from."""
+    predicted: dict[str, float]
+    """How well the old model ranked the new events of items that it knew: it had not seen them."""
+    kept: float | None
+    """Of the first ten recommendations, the share that stayed."""
+
+    def lines(self) -> list[str]:
+        """To print."""
+        said = [
+            f"{self.events:,} new events"
+            + (f" ({self.known:,} more were known)" if self.known else "")
+            + f", {self.users:,} new users, {sum(self.items.values()):,} new items"
+        ]
+        said += [f"  {count:,} items start from {what}" for what, count in self.items.items() if count]
+        if self.predicted:
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in list(self.predicted.items())[:4])
+            said.append(f"the old model on the new events: {shown}")
+        if self.kept is not None:
+            said.append(f"of the first ten recommendations, {self.kept:.0%} stay as they were")
+        return said
+
+
+def update(
+    before: Recommender, merged: Merged, out: Path | None, *, epochs: int = 1, lr: float | None = None,
+    progress: bool = True,
+) -> tuple[Recommender, Change]:  # fmt: skip
+    """A recommender that has also learned `merged.new`, in a folder of its own; `before` is left as it is.
+
+    Trains on the histories of users with new events, and of as many others again so that what they taught is kept.
+
+    Args:
+        before: The model that goes on.
+        merged: Its log with the later events, `merge(before.log, later)`; all items of it become the model's.
+        out: Folder of the new run; None: it is not stored.
+        epochs: Passes over those histories.
+        lr: Learning rate; None: a tenth of what the model was trained with.
+        progress: Whether to show it.
+    """
+    at_least("epochs", epochs, 1)
+    if not merged.new.any() and merged.log.n_items == before.model.items:
+        raise InputError("nothing is new: every event is known already, and so is every item")
+    config = before.config
+    schedule = replace(config.train, epochs=epochs, lr=config.train.lr / 10 if lr is None else lr)
+    config = replace(config, protocol="all", exclude_seen=before.excludes_seen, train=schedule)
+    split = All(remove_seen=before.excludes_seen).split(merged.log)
+    model, started = grown(before.model, before.log, merged.log, config.features)
+    made = Recommender(model, split, config)
+    if out is not None:
+        if out.exists():
+            raise InputError(f"{out} exists: give a new folder, so that no model is lost")
+        open_run(out, split, config, store=True)
+    predicted = _predicted(before, merged)
+    if merged.new.any():
+        users = _taught(merged, config.train.seed)
+        task = RecommendationTask(
+            split=replace(split, train=merged.log.where(users[merged.log.users])),
+            batching=config.batching,
+            objective=config.objective,
+            query_time=config.query_time,
+            context=made.context,
+            seed=config.train.seed,
+            cutoffs=config.cutoffs,
+        )
+        train(model, task, schedule, out=out, progress=progress)
+    elif out is not None:
+        checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
+    change = Change(
+        events=int(merged.new.sum()),
+        known=merged.known,
+        users=merged.log.n_users - before.log.n_users,
+        items=started,
+        predicted=predicted,
+        kept=_kept(before, made),
+    )
+    return made, change
+
+
+def grown(
+    model: RecommenderModel, log: Log, later: Log, features: tuple[str, ...]
+) -> tuple[RecommenderModel, dict[str, int]]:
+    """The model with rows for all items of `later`, and how many of the new ones start from what."""
+    values = item_values(later, features) if features else None
+    larger = model.config.build(later.n_items, values)
+    old, count = model.state_dict(), model.items
+    fresh = larger.state_dict()
+    own = torch.arange(later.n_items) < count
+    for name, weight in old.items():
+        if name == "embedding.weight":
+            fresh[name][:count], fresh[name][-1] = weight[:-1], weight[-1]
+        elif name == "features.rows.weight":
+            _copy_rows(fresh[name], weight, values, model)
+        elif fresh[name].shape == weight.shape:
+            fresh[name] = weight.clone()
+        else:  # one entry per item: a new item's is the mean of the others'
+            fresh[name][:count], fresh[name][count:] = weight, weight.float().mean(0).to(weight.dtype)
+    rows, started = _start(fresh["embedding.weight"][:count], later, own, values)
+    fresh["embedding.weight"][count:-1] = rows
+    larger.load_state_dict(fresh)
+    return larger.to(next(model.parameters()).device), started
+
+
+def _copy_rows(fresh: Tensor, weight: Tensor, values: ItemValues | None, model: RecommenderModel) -> None:
+    assert values is not None
+    assert model.features is not None
+    known = {name: n for n, name in enumerate(model.features.of.names)}
+    for n, name in enumerate(values.names):
+        fresh[n] = weight[known[name]] if name in known else 0
+
+
+def _start(rows: Tensor, log: Log, own: Tensor, values: ItemValues | None) -> tuple[Tensor, dict[str, int]]:
+    """[new items, D]: rows to begin with, and how many of them come from what."""
+    count, new = len(rows), int((~own).sum())
+    total, weight = torch.zeros(new, rows.shape[1]), torch.zeros(new)
+    started = {"items with the same features": 0, "items they are taken with": 0, "the mean of all items": 0}
+    found = torch.zeros(new, dtype=torch.bool)
+    sources = [
+        ("items with the same features", _by_features(values, count)),
+        ("items they are taken with", _beside(log, count)),
+    ]
+    for what, (to, item) in sources:
+        to, item = torch.from_numpy(to), torch.from_numpy(item)
+        fresh = ~found[to]
+        total.index_add_(0, to[fresh], rows[item[fresh]])
+        weight.index_add_(0, to[fresh], torch.ones(int(fresh.sum())))
+        reached = (weight > 0) & ~found
+        started[what], found = int(reached.sum()), found | reached
+    started["the mean of all items"] = int((~found).sum())
+    mean = rows.mean(0)
+    return torch.where(found[:, None], total / weight.clamp(min=1)[:, None], mean), started
+
+
+def _beside(log: Log, count: int) -> tuple[Any, Any]:
+    """(new item − count, known item) for each known item that stands before or after a new one in a history."""
+    same = np.diff(log.users) == 0
+    a, b = log.items[:-1][same].astype(np.int64), log.items[1:][same].astype(np.int64)
+    pairs = np.concatenate([np.stack([a, b]), np.stack([b, a])], 1)
+    pairs = pairs[:, (pairs[0] >= count) & (pairs[1] < count)]
+    return pairs[0] - count, pairs[1]
+
+
+def _by_features(values: ItemValues | None, count: int) -> tuple[Any, Any]:
+    """(new item − count, known item) for each value that they share."""
+    nothing = np.zeros(0, dtype=np.int64)
+    if values is None:
+        return nothing, nothing
+    item = np.repeat(np.arange(len(values.offsets) - 1), np.diff(values.offsets))
+    by_value: dict[int, Any] = {}
+    known = item < count
+    for value in np.unique(values.values[~known]).tolist():
+        by_value[value] = item[known & (values.values == value)]
+    to, of = [nothing], [nothing]
+    for new, value in zip(item[~known].tolist(), values.values[~known].tolist(), strict=True):
+        to.append(np.full(len(by_value[value]), new - count))
+        of.append(by_value[value])
+    return np.concatenate(to), np.concatenate(of)
+
+
+def _taught(merged: Merged, seed: int) -> Mask:
+    """[users]: those with new events, and as many others drawn at random."""
+    log = merged.log
+    users = np.bincount(log.users[merged.new], minlength=log.n_users) > 0
+    others = np.flatnonzero(~users & (log.lengths > 0))
+    drawn = np.random.default_rng(seed).permutation(others)[: int(users.sum())]
+    users[drawn] = True
+    return users
+
+
+def _predicted(before: Recommender, merged: Merged) -> dict[str, float]:
+    """Metrics of the old model on new events that have a history and whose item it knew."""
+    log = merged.log
+    events = np.flatnonzero(merged.new)
+    users = log.users[events]
+    asked = (log.items[events] < before.model.items) & (events > log.offsets[users])
+    if not asked.any():
+        return {}
+    queries = Queries(users=users[asked], positions=events[asked], candidates=before.model.items, remove_seen=False)
+    step = max(1, len(queries) // before.config.batching.valid_queries)
+    scorer = ModelScorer(before.model, before.context)
+    found = evaluate(scorer, log, queries[::step], cutoffs=before.config.cutoffs, samples=1)
+    return {name: found[name] for name in found.values}
+
+
+def _kept(before: Recommender, after: Recommender) -> float | None:
+    """The share of `before`'s first ten recommendations that `after` also gives, over users of both."""
+    users = before.log.user_ids[:COMPARED].tolist()
+    if not users:
+        return None
+    ours = [set(one.recommend(users=users).select("user", "item").rows()) for one in (before, after)]
+    return len(ours[0] & ours[1]) / len(ours[0]) if ours[0] else None

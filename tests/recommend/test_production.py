@@ -1,0 +1,269 @@
+"""From a run to the model that answers: refit, export, later events, update, similar items, reasons."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from support import tiny
+
+from prism.cli import main
+from prism.errors import InputError
+from prism.recommend.because import because
+from prism.recommend.data.items import with_items
+from prism.recommend.data.log import Log
+from prism.recommend.data.logs import read_log
+from prism.recommend.data.merge import items_alone, merge
+from prism.recommend.data.splits import split
+from prism.recommend.export import export
+from prism.recommend.recommender import Recommender
+from prism.recommend.refit import best_epochs, refit
+from prism.recommend.update import update
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("production") / "run"
+    tiny.fit(folder)
+    return folder
+
+
+def featured(**fields: object) -> Recommender:
+    log = tiny.log()
+    shelves = [f"s{n % 4}" if n % 5 else None for n in range(log.n_items)]
+    log = with_items(log, log.item_ids.tolist(), name=[f"item {n}" for n in log.item_ids], shelf=shelves)
+    config = replace(tiny.CONFIG, heads=2, features=("shelf",), **fields)
+    made = Recommender._untrained(split(log, config.protocol), config)
+    with torch.no_grad():
+        made.model.features.rows.weight.normal_()
+    return made
+
+
+def pairs(found: list) -> list[tuple[object, float]]:
+    return [(one.item, one.score) for one in found]
+
+
+def test_refitting_trains_on_every_event_for_as_many_epochs_as_validation_found_best(run: Path, tmp_path: Path) -> None:
+    epochs = best_epochs(run)
+    made = refit(run, tmp_path / "all", progress=False)
+    assert made.split.train.n_events == tiny.log().n_events
+    assert made.config.train.epochs == epochs
+    assert best_epochs(tmp_path / "all") == epochs
+    assert made.excludes_seen  # as the run's protocol had it
+    again = Recommender.load(tmp_path / "all")
+    assert again.excludes_seen
+    assert pairs(again.recommend(5)) == pairs(made.recommend(5))
+    with pytest.raises(InputError, match="nothing to evaluate on"):
+        again.evaluate()
+
+
+def test_an_exported_model_answers_as_its_run_does_and_has_no_events(run: Path, tmp_path: Path) -> None:
+    before = Recommender.load(run)
+    export(before, tmp_path / "model")
+    model = Recommender.load(tmp_path / "model")
+    history = before.log.item_ids[before.log.history(3)].tolist()
+    assert pairs(model.recommend(history=history)) == pairs(before.recommend(3))
+    assert model.log.n_events == model.log.n_users == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "items.parquet", "model.json", "model.safetensors",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="user 3 is unknown: an exported model has no users' events"):
+        model.recommend(3)
+
+
+def test_an_exported_model_keeps_features_and_the_table_of_items(tmp_path: Path) -> None:
+    before = featured()
+    export(before, tmp_path / "model")
+    model = Recommender.load(tmp_path / "model")
+    assert pairs(model.recommend(history=[3, 9])) == pairs(before.recommend(history=[3, 9]))
+    only = model.recommend(history=[3, 9], allow={"shelf": ["s1", "s2"]}, deny={"shelf": "s2"}, k=50)
+    assert only
+    assert {int(str(one.item)) % 4 for one in only} == {1}
+
+
+def test_loading_an_exported_model_takes_less_than_a_second_whatever_the_log(run: Path, tmp_path: Path) -> None:
+    export(Recommender.load(run), tmp_path / "model")
+    Recommender.load(tmp_path / "model")
+    start = time.perf_counter()
+    Recommender.load(tmp_path / "model")
+    assert time.perf_counter() - start < 1
+
+
+def damage(name: str) -> Callable[[Path], None]:
+    def flip(folder: Path) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / name).write_bytes(content)
+
+    return flip
+
+
+def another_version(folder: Path) -> None:
+    about = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(about | {"version": 99}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (damage("model.safetensors"), "is damaged: its checksum is not that of model.json"),
+        (damage("items.parquet"), "is damaged"),
+        (another_version, "has version 99 of the format and this prism reads version 1"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "cannot be read: No such file"),
+    ],
+)
+def test_a_damaged_model_is_refused_with_what_to_do(
+    harm: Callable[[Path], None], said: str, run: Path, tmp_path: Path
+) -> None:
+    export(Recommender.load(run), tmp_path / "model")
+    harm(tmp_path / "model")
+    with pytest.raises(InputError, match=said):
+        Recommender.load(tmp_path / "model")
+
+
+def test_exporting_onto_a_folder_that_exists_loses_nothing(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(InputError, match="exists: give a new folder"):
+        export(Recommender.load(run), tmp_path / "model")
+
+
+def later_events(**columns: list) -> Log:
+    return read_log(pl.DataFrame(columns), later=True)
+
+
+def test_merged_logs_keep_codes_order_by_time_and_take_no_event_twice() -> None:
+    log = read_log(pl.DataFrame({"user": [1, 1, 2, 2], "item": [5, 6, 5, 5], "time": [10, 30, 10, 10]}))
+    later = read_log(
+        pl.DataFrame({"user": [1, 1, 3, 2, 2, 2], "item": [6, 9, 5, 5, 5, 5], "time": [30, 20, 40, 10, 10, 10]})
+    )
+    merged = merge(log, later)
+    assert merged.known == 3  # (1, 6, 30), and two of the three of user 2, who had two already
+    assert merged.log.user_ids.tolist() == [1, 2, 3]
+    assert merged.log.item_ids.tolist() == [5, 6, 9]
+    assert [merged.log.item_ids[merged.log.history(user)].tolist() for user in range(3)] == [[5, 9, 6], [5, 5, 5], [5]]
+    assert merged.new.tolist() == [False, True, False, False, False, True, True]
+
+
+def test_later_events_move_a_users_recommendations_as_the_longer_history_would(run: Path) -> None:
+    made = Recommender.load(run)
+    user, history = made.log.user_ids[4], made.log.item_ids[made.log.history(4)].tolist()
+    after = int(made.log.times.max()) + 100
+    later = later_events(user=[int(user), 10**6], item=[7, 3], time=[after, after + 1])
+    now = made.with_events(later)
+    assert pairs(now.recommend(user)) == pairs(made.recommend(history=[*history, 7]))
+    assert pairs(now.recommend(10**6)) == pairs(made.recommend(history=[3]))
+    assert [one.item for one in now.session(10**6).recommend()] == [one.item for one in made.recommend(history=[3])]
+
+
+def test_many_users_are_answered_as_each_alone_in_the_order_asked_for(run: Path) -> None:
+    made = Recommender.load(run)
+    asked = [int(made.log.user_ids[n]) for n in (9, 2, 30, 2)]
+    frame = made.recommend(users=asked, k=3)
+    assert frame["user"].to_list() == [user for user in asked for _ in range(3)]
+    for n, user in enumerate(asked):
+        alone = made.recommend(user, k=3)
+        part = frame[3 * n : 3 * n + 3]
+        assert part["item"].to_list() == [one.item for one in alone]
+        np.testing.assert_allclose(part["score"].to_numpy(), [one.score for one in alone], rtol=1e-5)
+    with pytest.raises(InputError, match="user 'nobody' is not in"):
+        made.recommend(users=[asked[0], "nobody"])
+
+
+def test_similar_items_have_the_largest_cosine_and_exclude_the_item() -> None:
+    made = featured()
+    table = torch.nn.functional.normalize(made.model.table.detach(), dim=-1)
+    scores = table @ table[7]
+    scores[7] = -2
+    found = made.similar(made.log.item_ids[7], k=5)
+    assert [one.item for one in found] == made.log.item_ids[scores.topk(5).indices.numpy()].tolist()
+    assert found[0].name is not None
+
+
+def test_a_reason_is_the_fall_of_the_score_without_the_event() -> None:
+    made = featured()
+    history = [3, 9, 4, 31, 7]
+    with torch.no_grad():
+        whole = dict(pairs(made.recommend(history=history, k=50, exclude_seen=False)))
+    reasons = because(made, 12, history=history, k=5)
+    assert len(reasons) == 5
+    for reason in reasons:
+        at = len(history) - 1 - reason.age
+        assert history[at] == reason.item
+        rest = history[:at] + history[at + 1 :]
+        without = dict(pairs(made.recommend(history=rest, k=50, exclude_seen=False)))
+        assert reason.effect == pytest.approx(whole[12] - without[12], abs=1e-5)
+    effects = [reason.effect for reason in reasons]
+    assert effects == sorted(effects, reverse=True)
+
+
+def test_an_update_learns_new_events_and_items_and_leaves_the_run_alone(run: Path, tmp_path: Path) -> None:
+    before = Recommender.load(run)
+    kept = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    after, new = int(before.log.times.max()), 777
+    rows = [(user, item, after + n) for user in range(1000, 1020) for n, item in enumerate([3, 9, new, 9, new])]
+    users, items, times = (list(column) for column in zip(*rows, strict=True))
+    merged = merge(before.log, later_events(user=users, item=items, time=times))
+    made, change = update(before, merged, tmp_path / "next", epochs=8, lr=1e-2, progress=False)
+    assert change.events == 100
+    assert change.users == 20
+    assert change.items["items they are taken with"] == 1
+    assert change.predicted
+    assert change.kept is not None
+    assert 0 < change.kept <= 1
+    assert made.model.items == before.model.items + 1
+    # what follows 3, 9 in the new events is the new item
+    assert made.recommend(history=[3, 9], k=1)[0].item == new
+    loaded = Recommender.load(tmp_path / "next")
+    assert pairs(loaded.recommend(history=[3, 9])) == pairs(made.recommend(history=[3, 9]))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == kept
+    with pytest.raises(InputError, match="exists: give a new folder"):
+        update(before, merged, tmp_path / "next", progress=False)
+
+
+def test_an_item_that_only_the_table_knows_starts_from_those_that_share_its_features() -> None:
+    before = featured()
+    table = pl.DataFrame({"item": [1, 2, 3, 4, 5000], "shelf": ["s1", "s2", "s3", "s0", "s1"], "name": list("abcde")})
+    merged = merge(before.log, items_alone(table))
+    made, change = update(before, merged, None, progress=False)
+    assert change.events == 0
+    assert change.items["items with the same features"] == 1
+    near = [int(str(one.item)) % 4 for one in made.similar(5000, k=6)]
+    assert near.count(1) >= 5  # its shelf
+    found = made.recommend(history=[3], allow=[5000])
+    assert [(one.item, one.name) for one in found] == [(5000, "e")]
+    # the items that were there are as they were
+    rest = made.recommend(history=[3, 9], deny=[5000], k=50)
+    assert [one.item for one in rest] == [one.item for one in before.recommend(history=[3, 9], k=50)]
+
+
+def test_an_update_with_nothing_new_is_refused(run: Path) -> None:
+    before = Recommender.load(run)
+    with pytest.raises(InputError, match="nothing is new"):
+        update(before, merge(before.log, before.log), None, progress=False)
+
+
+def test_the_commands_lead_from_a_run_to_a_model_and_beyond(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    model, events = tmp_path / "model", tmp_path / "new.csv"
+    pl.DataFrame({"user": [90, 90], "item": [3, 9], "time": [10**9, 10**9 + 5]}).write_csv(events)
+    main(["refit", str(tmp_path / "run")])
+    main(["export", str(tmp_path / "run-all"), str(model)])
+    main(["recommend", str(model), "--events", str(events), "--user", "90"])
+    main(["similar", str(model), "3", "--k", "2"])
+    main(["because", str(model), "9", "--history", "3", "4"])
+    main(["update", str(tmp_path / "run-all"), "--events", str(events)])
+    said = capsys.readouterr().out
+    for part in ("validation was best after", "next: prism export", "of 50 items", "similar to 3", "because of",
+                 "2 new events, 1 new users, 0 new items", "run-all-updated: the updated run"):  # fmt: skip
+        assert part in said
+    with pytest.raises(SystemExit):
+        main(["update", str(tmp_path / "run-all")])
+    assert "nothing to learn from: give --events NEW" in capsys.readouterr().err
