@@ -21,7 +21,6 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
-from prism.train import checkpoints
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
@@ -116,6 +115,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
     """The recommender that a folder holds; it knows items and no user."""
     from safetensors.numpy import load_file as load_arrays
+    from safetensors.torch import load_file
 
     about = read_about(folder)
     config = FitConfig.from_json(json.dumps(about["config"]))
@@ -128,7 +128,10 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
     nothing = no_queries(log.n_items, remove_seen=bool(about["excludes_seen"]))
     split = Split(protocol=config.protocol, log=log, train=log, valid=nothing, test=nothing)
     made = cls(cls.build(config, log.n_items, values), split, config)
-    checkpoints.load_weights(made.model, folder)
+    try:
+        made.model.load_state_dict(load_file(folder / WEIGHTS))
+    except RuntimeError as error:
+        raise InputError(f"{folder / WEIGHTS} is not of this config: {' '.join(str(error).split())[:200]}") from None
     made.id = about["id"]
     made.model.eval()
     return made
