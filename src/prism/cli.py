@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any
 
 from prism import __version__
-from prism.errors import InputError, suggest
+from prism.errors import InputError, MissingExtraError, needs, suggest
 from prism.registry import Registry
 
 COMMANDS: Registry[Callable[..., Any]] = Registry(
@@ -71,9 +71,13 @@ def _run(words: list[str]) -> None:
     if words[0] in ("--version", "-V"):
         print(f"prism {__version__}")
         return
+    if words == ["list"]:  # reads no arguments: it needs no extra for that, and answers at once
+        list_names()
+        return
     for length in (2, 1):
         name = " ".join(words[:length])
         if len(words) >= length and name in COMMANDS:
+            needs("tyro", "rich", extra="cli")
             _parsed(COMMANDS[name], words[length:], f"prism {name}")()
             return
     _explain(words)
@@ -126,12 +130,15 @@ def _overview(names: list[str]) -> str:
 
 def list_names() -> None:
     """Mixers, probes, data sets and tables of the paper: everything that is chosen by name."""
-    from prism.recommend.data.catalogue import KNOWN
-
     for heading, place in LISTS.items():
         registry: Registry[Any] = Registry("list", {heading: place})[heading]
         _show(heading, {name: registry.summary(name) for name in registry})
-    _show("data sets", {name: known.about for name, known in KNOWN.items()})
+    try:
+        from prism.recommend.data.catalogue import KNOWN
+
+        _show("data sets", {name: known.about for name, known in KNOWN.items()})
+    except MissingExtraError as error:
+        _show("data sets", {"none": str(error)})
     tables = [name for name in COMMANDS if name.startswith("paper ")]
     _show("tables and figures of the paper", {f"prism {name}": COMMANDS.summary(name) for name in tables})
 

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -30,6 +31,17 @@ def notes_as_lines() -> Iterator[None]:
         before, warnings.showwarning = warnings.showwarning, show
         warnings.simplefilter("always", Note)
         yield
+
+
+class MissingExtraError(InputError, ImportError):
+    """A library that an extra of this package brings is not installed."""
+
+
+def needs(*modules: str, extra: str) -> None:
+    """Refuses to go on without libraries that `pip install 'prism-sequence[extra]'` brings; imports none of them."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"{', '.join(missing)} is not installed: pip install 'prism-sequence[{extra}]'")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -292,7 +292,7 @@ def test_a_misspelt_field_is_refused() -> None:
         PrismSequenceConfig(mixer_field={"heads": 2})
     with pytest.raises(InputError, match="no field 'stepz': did you mean 'steps'"):
         PrismSequenceConfig(mixer_fields={"stepz": 2})
-    with pytest.raises(InputError, match="mixer lists 2 for num_hidden_layers = 3"):
+    with pytest.raises(InputError, match="mixer lists 2 for 3 layers"):
         PrismSequenceConfig(mixer=["prism", "attention"], num_hidden_layers=3)
 
 

@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.layers.prism import PrismConfig
 from prism.lm.files import load_language_model
 from prism.lm.train import split_documents
 
@@ -30,13 +31,13 @@ def train(text: Path, out: Path, *words: str) -> None:
 def test_training_leaves_a_model_folder_and_goes_on_where_it_stopped(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(text, tmp_path / "run", "--fields", "steps=3", "keys=shared")
+    train(text, tmp_path / "run", "--mixer", "prism:steps=3,keys=shared")
     model, tokenizer = load_language_model(tmp_path / "run" / "model")
-    assert model.config.mixer_fields == {"heads": 2, "steps": 3, "keys": "shared"}
+    assert model.config.mixers == (PrismConfig(heads=2, steps=3, keys="shared"),)
     assert model.config.eos_token_id == tokenizer.eos_token_id
     written = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     capsys.readouterr()
-    train(text, tmp_path / "run", "--fields", "steps=3", "keys=shared")
+    train(text, tmp_path / "run", "--mixer", "prism:steps=3,keys=shared")
     assert "epoch" not in capsys.readouterr().out  # nothing was left to do
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == written
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -64,7 +65,7 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
         assert len(lines) == 1
         return lines[0]
 
-    assert "no field 'stepz': did you mean 'steps'" in refused("--fields", "stepz=3")
+    assert "no field 'stepz': did you mean 'steps'" in refused("--mixer", "prism:stepz=3")
     assert not (tmp_path / "run").exists()  # nothing half-written
     train(text, tmp_path / "run")
     capsys.readouterr()

@@ -33,7 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Part]
     return out, run(out)
 
 
-@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, dim=96, mixer_options=("steps=4",)), SMALL])
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, dim=96, mixer="prism:steps=4"), SMALL])
 def test_all_variants_have_equal_parameters_within_two_percent(config) -> None:
     counts = {name: parameters(without(config, name), 1) for name in VARIANTS}  # one item: the table hides nothing
     for name, count in counts.items():
@@ -45,8 +45,8 @@ def test_a_variant_is_one_field_and_the_width_that_makes_up_for_it() -> None:
     assert full.ffn == CONFIG.model().backbone.hidden
     for name in VARIANTS:
         differing = {line.split()[0] for line in without(CONFIG, name).differences(full)}
-        assert differing <= {"mixer_options", "ffn"}
-    assert len({without(CONFIG, name).mixer_options for name in VARIANTS}) == len(VARIANTS) == len(PAPER)
+        assert differing <= {"mixer", "ffn"}
+    assert len({without(CONFIG, name).mixer for name in VARIANTS}) == len(VARIANTS) == len(PAPER)
 
 
 def test_a_mixer_too_large_for_its_match_is_refused() -> None:

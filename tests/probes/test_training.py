@@ -10,9 +10,8 @@ import torch
 
 from prism.errors import InputError
 from prism.layers import mixer_config
-from prism.layers.prism import PrismConfig
 from prism.probes import command as probing
-from prism.probes.command import Job, ProbeSettings, parse_mixer, probe, run_jobs
+from prism.probes.command import Job, ProbeSettings, probe, run_jobs
 from prism.probes.report import PAPER, cell, paper_accuracy
 from prism.probes.tasks.base import VOCABULARY, Examples
 from prism.probes.tasks.logic import Mux, Parity
@@ -89,15 +88,6 @@ def test_a_diverged_run_says_so() -> None:
 def test_a_result_survives_json() -> None:
     result, _ = run_probe(TASK, ProbeModelConfig(), SHORT)
     assert ProbeResult.from_json(json.loads(json.dumps(result.to_json()))) == result
-
-
-def test_mixers_take_fields_after_a_colon() -> None:
-    assert parse_mixer("prism:steps=4,anchor=none", 2) == PrismConfig(heads=2, steps=4, anchor="none")
-    assert parse_mixer("prism:base_write=true,heads=1", 2) == PrismConfig(heads=1, base_write=True)
-    with pytest.raises(InputError, match="'steps' is not field=value"):
-        parse_mixer("prism:steps", 2)
-    with pytest.raises(InputError, match="has no field 'step': did you mean 'steps'"):
-        parse_mixer("prism:step=4", 2)
 
 
 @pytest.fixture

@@ -173,8 +173,9 @@ def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"mixer": "prizm"}, "unknown mixer 'prizm': did you mean 'prism'"),
-        ({"mixer_options": ("stepps=1",)}, "mixer 'prism' has no field 'stepps': did you mean 'steps'"),
-        ({"mixer_options": ("steps",)}, "mixer_options takes name=value, got 'steps'"),
+        ({"mixer": "prism:stepps=1"}, "mixer 'prism' has no field 'stepps': did you mean 'steps'"),
+        ({"mixer": "prism:steps"}, "mixer 'prism:steps': 'prism:steps' is not field=value"),
+        ({"mixer": "prism,attention"}, "mixer 'prism,attention' lists 2 for 1 layers"),
         ({"protocol": "leave-two-out"}, "unknown protocol 'leave-two-out': did you mean 'leave-one-out'"),
         ({"cutoffs": ()}, "cutoffs is empty"),
         ({"features": ("name:letters",)}, "features takes column or column:words, got 'name:letters'"),
@@ -187,9 +188,15 @@ def test_a_wrong_config_is_refused_before_anything_is_read(fields: dict, message
 
 
 def test_a_config_survives_its_json() -> None:
-    config = replace(tiny.CONFIG, mixer_options=("steps=0", "keys=shared"), cutoffs=(5,))
+    config = replace(tiny.CONFIG, mixer="prism:steps=0,keys=shared", cutoffs=(5,))
     assert type(config).from_json(config.to_json()) == config
     assert config.model().backbone.mixers[0].steps == 0
+
+
+def test_runs_that_keep_a_mixers_fields_apart_still_load() -> None:
+    config = replace(tiny.CONFIG, mixer="prism:steps=0,keys=shared")
+    older = json.loads(config.to_json()) | {"mixer": "prism", "mixer_options": ["steps=0", "keys=shared"]}
+    assert type(config).from_json(json.dumps(older)) == config
 
 
 def test_runs_from_before_a_field_existed_have_its_default() -> None:

@@ -11,7 +11,6 @@ from prism.bench.measure import Job, Measurement, in_turns, summarise, threads
 from prism.bench.model import models
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
-from prism.layers import MIXERS
 from prism.layers.base.mixer import State
 from prism.models.backbone import Backbone
 
@@ -49,7 +48,7 @@ def decode(
 
     Args:
         contexts: Tokens read before decoding begins.
-        mixers: Names from `prism list`.
+        mixers: Names from `prism list`, with fields after a colon: prism:steps=4; hybrids: prism,attention.
         dim: Model width.
         layers: Blocks.
         heads: Heads of every mixer.
@@ -58,8 +57,6 @@ def decode(
         repeats: Runs of each, taken in turns.
         out: Where results go: OUT.json and OUT.png.
     """
-    for name in mixers:
-        MIXERS[name]
     at_least("contexts", min(contexts, default=0), 1)
     with threads(num_threads):
         every = {(name, T): job for T in contexts for name, job in jobs(mixers, dim, layers, heads, T, tokens).items()}

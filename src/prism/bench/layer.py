@@ -9,7 +9,7 @@ from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summari
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
 from prism.errors import InputError
-from prism.layers import MIXERS, mixer_config
+from prism.layers.spelling import spelled_mixer
 
 
 def jobs(mixers: tuple[str, ...], dim: int, heads: int, batch: int, length: int, backward: bool) -> dict[str, Job]:
@@ -17,7 +17,7 @@ def jobs(mixers: tuple[str, ...], dim: int, heads: int, batch: int, length: int,
     torch.manual_seed(0)
     x = torch.randn(batch, length, dim, requires_grad=True)
     return {
-        name: partial(_once, mixer_config(name, heads=heads).build(dim), x, backward)
+        name: partial(_once, spelled_mixer(name, heads=heads).build(dim), x, backward)
         for name in mixers
     }  # fmt: skip
 
@@ -35,7 +35,7 @@ def check(mixers: tuple[str, ...], dim: int, heads: int) -> None:
     """Refuses to time what is wrong: the layer at once in float32 against its own steps in float64."""
     for name in mixers:
         torch.manual_seed(0)
-        mixer, x = mixer_config(name, heads=heads).build(dim), torch.randn(1, 70, dim)
+        mixer, x = spelled_mixer(name, heads=heads).build(dim), torch.randn(1, 70, dim)
         with torch.no_grad():
             fast, _ = mixer(x)
             exact, state, steps = mixer.double(), None, []
@@ -65,7 +65,7 @@ def layer(
 
     Args:
         lengths: Sequence lengths T.
-        mixers: Names from `prism list`.
+        mixers: Names from `prism list`, with fields after a colon: prism:steps=4.
         dim: Model width D.
         heads: Heads of every mixer.
         batch: Sequences at once.
@@ -75,7 +75,7 @@ def layer(
         out: Where results go: OUT.json and OUT.png.
     """
     for name in mixers:
-        MIXERS[name]
+        spelled_mixer(name, heads=heads).build(dim)  # refuses what does not fit
     at_least("lengths", min(lengths, default=0), 1)
     works = ("forward", "forward+backward")
     cases = [(mixers, dim, heads, batch, T, work == works[1]) for T in lengths for work in works]

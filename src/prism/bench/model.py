@@ -13,14 +13,13 @@ from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summari
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
 from prism.errors import InputError
-from prism.layers import MIXERS, mixer_config
 from prism.layers.base.initial import initialise
-from prism.layers.base.mixer import MixerConfig
+from prism.layers.spelling import spelled_mixers
 from prism.models.backbone import BackboneConfig
 
 VOCABULARY = 1024
 # TTT one token at a time, as the paper times it; the published mini-batches are `ttt-linear` itself.
-SERIAL = "ttt-linear, b=1"
+SERIAL = "ttt-linear:mini_batch=1"
 STUDY = (
     "prism", "gated-deltanet", "deltanet", "linear-attention", "gla", "gsa", "mom", "mamba2", "efla", "pgdn",
     "rwkv7", "attention", "ttt-linear", "ttt-mlp", "titans", "atlas", SERIAL,
@@ -42,13 +41,6 @@ class TokenModel(nn.Module):
         return F.cross_entropy(F.linear(y, self.embedding.weight).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def configured(name: str, heads: int) -> MixerConfig:
-    """The mixer's config by its name in the study."""
-    if name == SERIAL:
-        return mixer_config("ttt-linear", heads=heads, mini_batch=1)
-    return mixer_config(name, heads=heads)
-
-
 def parameters(config: BackboneConfig) -> int:
     """The number of parameters of a backbone, counted without memory for them."""
     with torch.device("meta"):
@@ -63,13 +55,13 @@ def of_size(config: BackboneConfig, target: int) -> BackboneConfig:
 
 
 def models(mixers: Sequence[str], dim: int, layers: int, heads: int) -> dict[str, BackboneConfig]:
-    """One backbone a mixer, all as large as PRISM's."""
-    ours = BackboneConfig(dim=dim, layers=layers, mixer=configured("prism", heads))
-    target = parameters(ours)
-    return {
-        name: of_size(BackboneConfig(dim=dim, layers=layers, mixer=configured(name, heads)), target)
-        for name in mixers
-    }  # fmt: skip
+    """One backbone per mixer, all as large as PRISM's."""
+
+    def backbone(name: str) -> BackboneConfig:
+        return BackboneConfig(dim=dim, layers=layers, mixer=spelled_mixers(name, layers, heads=heads))
+
+    target = parameters(backbone("prism"))
+    return {name: of_size(backbone(name), target) for name in mixers}
 
 
 def jobs(mixers: Sequence[str], dim: int, layers: int, heads: int, batch: int, length: int) -> dict[str, Job]:
@@ -105,7 +97,7 @@ def model(
 
     Args:
         sizes: Pairs of sequence length and batch.
-        mixers: Names from `prism list`, or `ttt-linear, b=1`.
+        mixers: Names from `prism list`, with fields after a colon (ttt-linear:mini_batch=1); hybrids: prism,attention.
         dim: Model width.
         layers: Blocks.
         heads: Heads of every mixer.
@@ -114,9 +106,6 @@ def model(
         memory: Also measure peak memory, in a process of its own.
         out: Where results go: OUT.json and OUT.png.
     """
-    for name in mixers:
-        if name != SERIAL:
-            MIXERS[name]
     for length, batch in sizes:
         at_least("length in sizes", length, 2)
         at_least("batch in sizes", batch, 1)

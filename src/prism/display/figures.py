@@ -1,9 +1,11 @@
 """Figures: one palette, lines that stay apart, PNG files that appear whole."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
+from prism.errors import needs
 from prism.files import write_whole
 
 # Colours that stay apart for colour-blind readers; ours are the strong ones.
@@ -12,6 +14,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 
 def pyplot() -> Any:
     """matplotlib's pyplot, drawing to files only."""
+    needs("matplotlib", extra="plots")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -29,10 +32,11 @@ def save_figure(path: Path, figure: Any) -> None:
 
 
 def line_style(system: str, systems: list[str]) -> dict[str, str]:
-    """A colour for each family (what comes before a comma), a line for each of its members; then other markers."""
-    families = list(dict.fromkeys(name.partition(",")[0] for name in systems))
-    family = families.index(system.partition(",")[0])
-    members = [name for name in systems if name.partition(",")[0] == families[family]]
+    """A colour for each family (what comes before a colon or comma), a line for each of its members; then markers."""
+    of = {name: re.split("[:,]", name)[0] for name in systems}
+    families = list(dict.fromkeys(of.values()))
+    family = families.index(of[system])
+    members = [name for name in systems if of[name] == of[system]]
     return {
         "color": COLOURS[family % len(COLOURS)],
         "linestyle": ("-", "--", ":", "-.")[members.index(system) % 4],

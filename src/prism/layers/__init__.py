@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from prism.registry import Registry
+from prism.registry import OpenRegistry
 
 if TYPE_CHECKING:
     from prism.layers.base.mixer import Mixer, MixerConfig
 
-MIXERS: "Registry[type[Mixer]]" = Registry(
+MIXERS: "OpenRegistry[Mixer]" = OpenRegistry(
     "mixer",
     {
         "prism": "prism.layers.prism:Prism",
@@ -30,11 +30,13 @@ MIXERS: "Registry[type[Mixer]]" = Registry(
         "hstu": "prism.layers.hstu:Hstu",
         "prism-mom": "prism.layers.mom:PrismMixtureOfMemories",
     },
+    base="prism.layers.base.mixer:Mixer",
+    group="prism.mixers",
 )
 
 
 def mixer_config(name: str, **fields: Any) -> "MixerConfig":
-    """The config of the mixer called `name`, its other fields at their defaults."""
+    """The config of the mixer called `name` (or `module:Class`), its other fields at their defaults."""
     from prism.config import from_fields
 
     return from_fields(MIXERS[name].Config, fields, where=f"mixer {name!r}")

@@ -33,11 +33,9 @@ def load_language_model(folder: Path, tokenizer: Path | None = None) -> tuple[nn
 
 
 def quiet() -> None:
-    """Keeps the library's reports off the terminal, or says how to get the library."""
-    try:
-        from transformers.utils import logging
-    except ImportError:
-        raise InputError("language models need transformers: pip install 'prism-sequence[lm]'") from None
+    """Keeps the library's reports off the terminal."""
+    from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import option_value
-from prism.errors import InputError
-from prism.layers import mixer_config
+from prism.layers.spelling import spelled_mixers
 from prism.lm.data.shards import Shards, fingerprint, write_shards
 from prism.lm.data.text import python_documents, read_documents, text_files
 from prism.lm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -40,9 +37,8 @@ class LanguageConfig:
     """A language model and its training."""
 
     mixer: str = "prism"
-    """The mixer of all blocks: see `prism list`."""
-    fields: tuple[str, ...] = ()
-    """The mixer's own fields, as name=value: `steps=3 keys=shared`."""
+    """A name of `prism list`, with fields after a colon (prism:steps=3,keys=shared); a hybrid lists one per block,
+    repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
     dim: int = 128
     """Width."""
     layers: int = 4
@@ -66,10 +62,8 @@ class LanguageConfig:
     )
     """How to train."""
 
-    @property
-    def mixer_fields(self) -> dict[str, Any]:
-        """The mixer's fields, read."""
-        return {"heads": self.heads, **dict(map(_field, self.fields))}
+    def __post_init__(self) -> None:
+        spelled_mixers(self.mixer, self.layers, heads=self.heads)  # refuses what does not fit
 
     def model(self, tokenizer: Tokenizer) -> PrismSequenceConfig:
         """The model for a tokenizer's vocabulary."""
@@ -79,7 +73,7 @@ class LanguageConfig:
             num_hidden_layers=self.layers,
             intermediate_size=self.ffn,
             mixer=self.mixer,
-            mixer_fields=self.mixer_fields,
+            mixer_fields={"heads": self.heads},
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -105,8 +99,6 @@ def train(
         config: What to train and how.
     """
     quiet()
-    # refuse first, write afterwards
-    mixer_config(config.mixer, **config.mixer_fields)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
@@ -202,10 +194,3 @@ def first_characters(documents: Iterator[str], characters: int) -> Iterator[str]
 def pack(folder: Path, tokenizer: Tokenizer, documents: Callable[[], Iterator[str]], *names: str) -> Shards:
     """A text's tokens in `folder`; made once, and refused there if they are of a text with other `names`."""
     return write_shards(documents(), tokenizer, folder, source=fingerprint(tokenizer, *names))
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"fields must be name=value, got {text!r}")
-    return name, option_value(value)

@@ -12,7 +12,7 @@ from rich.table import Table
 from prism.config import at_least
 from prism.display.figures import line_style, pyplot, save_figure
 from prism.display.tables import console
-from prism.probes.command import parse_mixer
+from prism.layers.spelling import spelled_mixers
 from prism.probes.tasks.memory import Mqar
 from prism.probes.training import ProbeModelConfig, ProbeTraining, run_probe
 from prism.train.jobs import run_jobs
@@ -52,6 +52,11 @@ class Place:
     length: int
     training: ProbeTraining
 
+    def model(self) -> ProbeModelConfig:
+        """The paper's small model of this width."""
+        mixer = spelled_mixers(self.mixer, ProbeModelConfig.layers, heads=self.heads)
+        return ProbeModelConfig(mixer=mixer, dim=self.dim)
+
     def path(self, out: Path) -> Path:
         """Where its result lies."""
         return out / f"{self.mixer.replace(':', '@')}-dim{self.dim}-pairs{self.pairs}-{self.seed}.json"
@@ -64,9 +69,8 @@ class Place:
         """Trains; on `threads` of torch where given."""
         if threads is not None:
             torch.set_num_threads(threads)
-        model = ProbeModelConfig(mixer=parse_mixer(self.mixer, self.heads), dim=self.dim)
         probe = Mqar(length=self.length, pairs=self.pairs)
-        result, net = run_probe(probe, model, self.training, seed=self.seed)
+        result, net = run_probe(probe, self.model(), self.training, seed=self.seed)
         return Point(
             accuracy=result.accuracy,
             state=net.backbone.state_size(self.length),
@@ -102,7 +106,7 @@ def capacity(
     What OUT already holds is not run again.
 
     Args:
-        mixers: Names from `prism list`, with fields after a colon: prism:steps=4.
+        mixers: Names from `prism list`, with fields after a colon: prism:steps=4; hybrids: prism,attention.
         dims: Widths; the state grows with their square.
         pairs: Pairs to remember.
         seeds: Runs of each.
@@ -116,9 +120,6 @@ def capacity(
     at_least("processes", processes, 1)
     for many in pairs:
         Mqar(length=length, pairs=many)
-    for mixer in mixers:
-        for dim in dims:
-            parse_mixer(mixer, heads).build(dim)
     training = replace(TRAINING, steps=steps)
     places = [
         Place(mixer=mixer, dim=dim, pairs=many, seed=seed, heads=heads, length=length, training=training)
@@ -127,6 +128,8 @@ def capacity(
         for dim in dims
         for many in pairs
     ]
+    for place in places:
+        place.model().build()  # refuses what does not fit before anything runs
     points = run_jobs(places, out, processes)
     show(points)
     plot(out / "capacity.png", points)

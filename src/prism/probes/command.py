@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from prism.config import at_least, option_value
-from prism.errors import InputError
+from prism.config import at_least
+from prism.errors import needs
 from prism.files import write_whole
-from prism.layers import mixer_config
-from prism.layers.base.mixer import MixerConfig
+from prism.layers.spelling import spelled_mixers
 from prism.probes.report import show_table, write_curves
 from prism.probes.tasks.base import PROBES, Probe
 from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, run_probe
@@ -40,10 +39,14 @@ class ProbeSettings:
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
 
-    def model(self, probe: Probe, mixer: MixerConfig) -> ProbeModelConfig:
+    def model(self, probe: Probe, mixer: str) -> ProbeModelConfig:
         """The model for a task."""
-        dim = self.memory_dim if probe.kind == "memory" else self.dim
-        return ProbeModelConfig(mixer=mixer, dim=dim, layers=self.layers, ffn=self.ffn)
+        return ProbeModelConfig(
+            mixer=spelled_mixers(mixer, self.layers, heads=self.heads),
+            dim=self.memory_dim if probe.kind == "memory" else self.dim,
+            layers=self.layers,
+            ffn=self.ffn,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,7 @@ class Job:
 
     task: str
     mixer: str
-    """A name, and after a colon fields of its config: `prism:steps=4,anchor=none`."""
+    """As it was spelled: `prism:steps=4,anchor=none`, `prism,attention`."""
     seed: int
     settings: ProbeSettings
 
@@ -69,7 +72,7 @@ class Job:
         if threads is not None:
             torch.set_num_threads(threads)
         s, probe = self.settings, PROBES[self.task](length=self.settings.length)
-        result, _ = run_probe(probe, s.model(probe, parse_mixer(self.mixer, s.heads)), s.training, seed=self.seed)
+        result, _ = run_probe(probe, s.model(probe, self.mixer), s.training, seed=self.seed)
         return result
 
     def read(self, record: dict[str, Any]) -> ProbeResult:
@@ -82,18 +85,6 @@ class Job:
             f"{self.task:<18} {self.mixer:<18} seed {self.seed}  accuracy {result.accuracy:.3f}  "
             f"{result.steps} steps  {result.seconds:.0f} s"
         )
-
-
-def parse_mixer(text: str, heads: int) -> MixerConfig:
-    """`name` or `name:field=value,field=value` as a config; `heads` where the fields do not say."""
-    name, _, rest = text.partition(":")
-    fields: dict[str, Any] = {"heads": heads}
-    for option in filter(None, rest.split(",")):
-        key, sign, value = option.partition("=")
-        if not sign:
-            raise InputError(f"mixer {text!r}: {option!r} is not field=value")
-        fields[key] = option_value(value)
-    return mixer_config(name, **fields)
 
 
 def probe(
@@ -112,19 +103,18 @@ def probe(
 
     Args:
         tasks: Names from `prism list`; none: all nine.
-        mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none.
+        mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none; hybrids: prism,attention.
         seeds: Runs of each, with seeds 0, 1, …
         settings: Model and training, the same for all.
         processes: Runs at a time, each on one thread.
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png.
     """
+    needs("matplotlib", extra="plots")  # before hours of training, not after
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)
-    for task in tasks:
-        PROBES[task]
-    for mixer in mixers:
-        for dim in (settings.dim, settings.memory_dim):
-            parse_mixer(mixer, settings.heads).build(dim)
+    for task in tasks or PROBES:
+        for mixer in mixers:
+            settings.model(PROBES[task](length=settings.length), mixer).build()  # refuses what does not fit
     jobs = [
         Job(task=task, mixer=mixer, seed=seed, settings=settings)
         for seed in range(seeds)

@@ -31,8 +31,8 @@ _AHEAD = 32
 class ProbeModelConfig:
     """The paper's small model."""
 
-    mixer: MixerConfig = field(default_factory=lambda: PrismConfig(heads=2))
-    """The mixer of every block."""
+    mixer: MixerConfig | tuple[MixerConfig, ...] = field(default_factory=lambda: PrismConfig(heads=2))
+    """The mixer of every block, or one for each."""
     dim: int = 16
     """Width D."""
     layers: int = 2

@@ -74,7 +74,7 @@ def compare(
     Args:
         data: A CSV, TSV, Parquet or JSON-lines file, a pattern of them, or a known data set's name.
         out: Folder of all runs, one each (mixer, seed).
-        mixers: Names of `prism list`, with options after a colon: prism prism:steps=0 prism:keys=shared,anchor=none.
+        mixers: As `fit` takes one each: prism prism:steps=0 prism:keys=shared,anchor=none prism,prism,attention.
         seeds: Runs of each mixer.
         config: What to train and how, the same for all; `mixer` and `seed` are set here.
         processes: Runs at a time. One shows its progress and has all threads; more have a thread each, which is the
@@ -143,11 +143,9 @@ def run_folder(out: Path, system: str, seed: int) -> Path:
     return out / f"{system.replace(':', '-').replace('/', '-')}-seed{seed}"
 
 
-def variant(config: FitConfig, name: str) -> FitConfig:
-    """The config for `mixer` or `mixer:field=value,field=value`; its seed is 0."""
-    mixer, _, options = name.partition(":")
-    chosen = tuple(part for part in options.split(",") if part)
-    return replace(config, mixer=mixer, mixer_options=chosen, train=replace(config.train, seed=0))
+def variant(config: FitConfig, mixer: str) -> FitConfig:
+    """The config with another mixer; its seed is 0."""
+    return replace(config, mixer=mixer, train=replace(config.train, seed=0))
 
 
 def baseline(name: str, divided: Split, config: FitConfig, out: Path) -> Metrics:

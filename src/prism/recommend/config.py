@@ -1,12 +1,13 @@
 """One recommender to train, as flat fields and four groups; its JSON is kept in the run's folder."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from prism.config import at_least, from_fields, option_value
+from prism.config import at_least, from_fields
 from prism.errors import InputError
-from prism.layers import MIXERS, mixer_config
+from prism.layers import MIXERS
+from prism.layers.spelling import read_mixers, spelled_mixers, with_options
 from prism.models.backbone import BackboneConfig
 from prism.recommend.data.items import check_features
 from prism.recommend.data.splits import PROTOCOLS
@@ -22,9 +23,8 @@ class FitConfig:
     """What to train and how. The defaults are those that suit ML-1M."""
 
     mixer: str = "prism"
-    """A name of `prism list`."""
-    mixer_options: tuple[str, ...] = ()
-    """Fields of the mixer's config as name=value, e.g. steps=0 keys=shared."""
+    """A name of `prism list`, with fields after a colon (prism:steps=0,keys=shared); a hybrid lists one per block,
+    repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
     dim: int = 64
     """Width of the model and of the item table."""
     layers: int = 2
@@ -72,13 +72,16 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config."""
-        positions = MIXERS[self.mixer].needs_positions if self.positions is None else self.positions
+        positions = self.positions
+        if positions is None:
+            positions = any(MIXERS[mixer.name].needs_positions for mixer in read_mixers(self.mixer))
+        length = self.batching.length + 1
         backbone = BackboneConfig(
             dim=self.dim,
             layers=self.layers,
-            mixer=mixer_config(self.mixer, **self._mixer_fields()),
+            mixer=spelled_mixers(self.mixer, self.layers, heads=self.heads, dropout=self.dropout, max_length=length),
             ffn=self.ffn,
-            positions=self.batching.length + 1 if positions else 0,
+            positions=length if positions else 0,
             dropout=self.dropout,
         )
         return RecommenderConfig(
@@ -88,18 +91,6 @@ class FitConfig:
             item_bias=self.item_bias,
             projection=self.projection,
         )
-
-    def _mixer_fields(self) -> dict[str, Any]:
-        """`heads`, what the mixer shares with the recommender, and the options."""
-        known = {f.name for f in fields(MIXERS[self.mixer].Config)}
-        shared = {"dropout": self.dropout, "max_length": self.batching.length + 1}
-        values = {"heads": self.heads} | {name: value for name, value in shared.items() if name in known}
-        for option in self.mixer_options:
-            name, sign, text = option.partition("=")
-            if not sign:
-                raise InputError(f"mixer_options takes name=value, got {option!r}")
-            values[name] = option_value(text)
-        return values
 
     def to_json(self) -> str:
         """Everything, defaults included."""
@@ -112,8 +103,10 @@ class FitConfig:
         groups = {"batching": BatchConfig, "objective": ObjectiveConfig, "train": TrainConfig}
         for name, group in groups.items():
             values[name] = from_fields(group, values.get(name, {}), where=name)
-        for name in ("mixer_options", "features", "cutoffs"):
+        for name in ("features", "cutoffs"):
             values[name] = tuple(values.get(name, ()))
+        # older runs keep the fields of the mixer apart
+        values["mixer"] = with_options(values.get("mixer", cls.mixer), *values.pop("mixer_options", ()))
         return from_fields(cls, values, where="the run's config")
 
     def differences(self, other: "FitConfig") -> list[str]:

@@ -1,11 +1,10 @@
 """The run's log: one JSON object a line, TensorBoard beside it if asked for."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
-from prism.errors import InputError
+from prism.errors import needs
 from prism.files import write_whole, writing
 
 JOURNAL = "log.jsonl"
@@ -65,8 +64,8 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 def check_tensorboard(wanted: bool) -> None:
     """Refuses at the door what would fail after an epoch."""
-    if wanted and importlib.util.find_spec("tensorboard") is None:
-        raise InputError("tensorboard is not installed: pip install 'prism-sequence[tensorboard]', or leave it off")
+    if wanted:
+        needs("tensorboard", extra="tensorboard")
 
 
 def _board(folder: Path, step: int) -> Any:

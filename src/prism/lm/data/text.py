@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from prism.errors import InputError, suggest
+from prism.errors import InputError, needs, suggest
 
 PLAIN = {".txt", ".text", ".md", ".rst", ".py", ".tex", ".html"}
 LINES = {".jsonl", ".ndjson", ".json"}
@@ -110,6 +110,7 @@ def _lines(path: Path, column: str) -> Iterator[str]:
 
 
 def _table(path: Path, column: str) -> Iterator[str]:
+    needs("polars", extra="recommend")
     import polars as pl
 
     try:

@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from prism.config import one_of
-from prism.errors import InputError
+from prism.errors import InputError, needs
 from prism.lm.data.tokenizer import Tokenizer, check_vocabulary
 from prism.lm.evaluation.rows import FILES, ROWS, find_rows, read_rows
 
@@ -99,8 +98,7 @@ def run_harness(
 
 def check_harness() -> None:
     """Refuses at the door what would fail after a training."""
-    if find_spec("lm_eval") is None:
-        raise InputError("the tasks need lm-evaluation-harness: pip install 'prism-sequence[lm-eval]'")
+    needs("lm_eval", "datasets", extra="lm-eval")
 
 
 def task_files(tasks: Sequence[str], folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""The Hugging Face config: any mixer by name, with its own fields; one for all blocks, or one for each."""
+"""The Hugging Face config: any mixer by name, with its own fields; one for all blocks, or a hybrid."""
 
 from difflib import get_close_matches
 from typing import Any, no_type_check
@@ -9,12 +9,17 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.base.mixer import MixerConfig
+from prism.layers.spelling import down_the_blocks, read_mixers
 from prism.models.backbone import BackboneConfig
 
 
 @no_type_check  # the library takes more than the fields, which the tests' check of dataclasses would refuse
 class PrismSequenceConfig(PretrainedConfig):
-    """A causal language model around the mixers of this package; `mixer` and `mixer_fields` may be lists (a hybrid)."""
+    """A causal language model around any mixers.
+
+    `mixer` is spelled as on the command line (`prism:steps=3`, `prism,prism,attention`), or is a list of such, repeated
+    down the blocks; `mixer_fields` are fields that all of them take where the spelling does not say, or a list of such.
+    """
 
     model_type = "prism-sequence"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the library's own attribute is a list)
@@ -46,9 +51,10 @@ class PrismSequenceConfig(PretrainedConfig):
     @property
     def mixers(self) -> tuple[MixerConfig, ...]:
         """The mixer of each block."""
-        names = self._each("mixer", self.mixer)
+        texts = [self.mixer] if isinstance(self.mixer, str) else self.mixer
+        spelled = self._each("mixer", [mixer for text in texts for mixer in read_mixers(text)])
         fields = self._each("mixer_fields", self.mixer_fields or {})
-        return tuple(mixer_config(name, **own) for name, own in zip(names, fields, strict=True))
+        return tuple(mixer_config(mixer.name, **own | mixer.fields) for mixer, own in zip(spelled, fields, strict=True))
 
     def backbone(self) -> BackboneConfig:
         """The blocks, as this package configures them."""
@@ -62,9 +68,6 @@ class PrismSequenceConfig(PretrainedConfig):
             dropout=self.dropout,
         )
 
-    def _each(self, name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
-            return [value] * self.num_hidden_layers
-        if len(value) != self.num_hidden_layers:
-            raise InputError(f"{name} lists {len(value)} for num_hidden_layers = {self.num_hidden_layers}: one each")
-        return list(value)
+    def _each(self, name: str, value: Any) -> tuple[Any, ...]:
+        many = tuple(value) if isinstance(value, list | tuple) else (value,)
+        return down_the_blocks(many, self.num_hidden_layers, name)

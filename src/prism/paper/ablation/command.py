@@ -13,11 +13,13 @@ import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import at_least, one_of
+from prism.errors import InputError
 from prism.files import write_whole
+from prism.layers.spelling import read_mixers, with_options
 from prism.machine import machine
 from prism.models.matching import matched_ffn
 from prism.paper.ablation.report import Answers, Part, show_parts
-from prism.recommend.compare import compare_on, run_folder
+from prism.recommend.compare import compare_on, run_folder, variant
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
@@ -73,7 +75,7 @@ def ablation(
         data: The shipped purchases, another known data set's name, or a log of your own.
         variants: Of full, no-refinement, identity, no-anchor, no-gain; full is always there to compare with.
         seeds: Runs of each, with seeds 0, 1, …
-        config: What to train and how, the same for all; `mixer` and `seed` are set here, and `ffn` is full PRISM's.
+        config: What to train and how, the same for all; `seed` is set here, and `ffn` is full PRISM's.
         processes: Runs at a time; more than one show no progress bars and have a thread each.
         out: Folder of the runs and of ablation.json.
         folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
@@ -143,8 +145,10 @@ def _parts(names: list[str], configs: dict[str, FitConfig], out: Path, seeds: in
 
 def without(config: FitConfig, name: str) -> FitConfig:
     """The config of a variant: one field of PRISM's changed, the SwiGLU as wide as equal parameters ask."""
-    full = replace(config, mixer="prism", train=replace(config.train, seed=0))
-    changed = replace(full, mixer_options=(*full.mixer_options, *VARIANTS[name]))
+    if [mixer.name for mixer in read_mixers(config.mixer)] != ["prism"]:
+        raise InputError(f"mixer must be prism, with fields that all variants share; got {config.mixer!r}")
+    full = variant(config, config.mixer)
+    changed = replace(full, mixer=with_options(full.mixer, *VARIANTS[name]))
     backbone = full.model().backbone
     ffn = matched_ffn(changed.model().backbone.mixers[0], backbone.mixers[0], dim=backbone.dim, ffn=backbone.hidden)
     return replace(changed, ffn=ffn)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.layers.base.memory import Write
-from prism.layers.prism import Prism, PrismConfig
+from prism.layers.prism import Prism
 from prism.ops.delta.rule import one_token
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
 from prism.probes.command import ProbeSettings
@@ -50,7 +50,7 @@ def trained_layers(
     """
     probe = PROBES[task](length=length)
     training = ProbeTraining(steps=max(updates, 1), every=50, lr=ProbeTraining.lr if updates else 1e-12)
-    config = ProbeSettings().model(probe, PrismConfig(heads=2, steps=steps))
+    config = ProbeSettings().model(probe, f"prism:steps={steps}")
     result, net = run_probe(probe, config, training, seed=seed)
     inputs: list[Tensor] = []
     layers = [part for part in net.modules() if isinstance(part, Prism)]
