@@ -16,10 +16,12 @@ from prism.models.matching import matched_ffn
 from prism.paper.ablation.command import CONFIG, VARIANTS, parameters, run_ablation, without
 from prism.paper.ablation.report import PAPER, Answers, Measured, Part
 from prism.recommend.data.splits import split
+from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.recommender import Recommender
 
 SMALL = replace(tiny.CONFIG, cutoffs=(5, 20), train=replace(tiny.CONFIG.train, epochs=1))
 CHOSEN = ("full", "no-refinement", "no-anchor")
+COUNT = len(list(BASELINES))
 
 
 def run(out: Path) -> list[Part]:
@@ -59,15 +61,15 @@ def test_every_variant_is_told_with_interval_spread_and_difference(
     finished: tuple[Path, list[Part]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, parts = finished
-    assert [part.name for part in parts] == ["popularity", "repeat-last", "item-knn", *CHOSEN]
+    assert [part.name for part in parts] == [*BASELINES, *CHOSEN]
     run(out)
     shown = capsys.readouterr().out
-    for part in parts[3:]:
+    for part in parts[COUNT:]:
         one = part.values["hit@20"]
         assert f"{one.mean:.4f} ±{one.spread:.4f}" in shown
         assert f"{one.low:.4f} … {one.high:.4f}" in shown
         assert f"{part.parameters:,}" in shown
-    lost = parts[4].differences["auc"]
+    lost = parts[COUNT + 1].differences["auc"]
     assert f"{lost.mean:+.4f} ±{lost.spread:.4f}" in shown
     assert "paper 0.7134" in shown
     assert "paper -0.0329" in shown
@@ -75,7 +77,7 @@ def test_every_variant_is_told_with_interval_spread_and_difference(
 
 def test_differences_are_those_of_the_runs_and_their_intervals_are_paired(finished: tuple[Path, list[Part]]) -> None:
     out, parts = finished
-    full, bare = parts[3], parts[4]
+    full, bare = parts[COUNT], parts[COUNT + 1]
     assert not full.differences
     for metric, one in bare.differences.items():
         assert one.mean == pytest.approx(bare.values[metric].mean - full.values[metric].mean)

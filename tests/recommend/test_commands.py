@@ -7,6 +7,7 @@ import pytest
 from support import tiny
 
 from prism import cli
+from prism.recommend.evaluation.baselines import BASELINES
 
 SIZE = ["--dim", "16", "--layers", "1"]
 SMALL = [*SIZE, "--batch", "8", "--length", "20", "--epochs", "1", "--protocol", "leave-one-out"]
@@ -23,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_is_evaluated_beside_the_simple_baselines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["evaluate", str(folder / "run")])
     shown = capsys.readouterr().out
-    rows = ("prism", "popularity", "repeat-last", "item-knn")
+    rows = ("prism", *BASELINES)
     assert all(name in shown for name in (*rows, "ndcg@10", " queries; mean over events"))
 
 

@@ -12,11 +12,13 @@ from prism.layers.prism import PrismConfig
 from prism.recommend.compare import compare_on, variant
 from prism.recommend.config import FitConfig
 from prism.recommend.data.splits import split
+from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.recommender import Recommender
 from prism.recommend.rows import Row, mean_ranks, refuse_failures, show_rows
 
 FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
 NAMES = ("prism:steps=0", "linear-attention")
+COUNT = len(list(BASELINES))
 
 
 def test_a_comparison_started_again_computes_only_what_is_missing(
@@ -25,8 +27,8 @@ def test_a_comparison_started_again_computes_only_what_is_missing(
     divided = split(tiny.log(), "leave-one-out")
     configs = {name: variant(FAST, name) for name in NAMES}
     first = compare_on(divided, FAST, configs, 2, tmp_path, progress=False)
-    assert [row.name for row in first] == ["popularity", "repeat-last", "item-knn", *NAMES]
-    assert first[3].runs[0] != first[3].runs[1]
+    assert [row.name for row in first] == [*BASELINES, *NAMES]
+    assert first[COUNT].runs[0] != first[COUNT].runs[1]
     (tmp_path / "linear-attention-seed1" / "test.json").unlink()
     fits = []
     whole = Recommender.fit_split.__func__  # type: ignore[attr-defined]
@@ -43,7 +45,7 @@ def test_a_comparison_started_again_computes_only_what_is_missing(
 def test_a_run_of_a_comparison_can_be_loaded(tmp_path: Path) -> None:
     divided = split(tiny.log(), "leave-one-out")
     rows = compare_on(divided, FAST, {"prism": FAST}, 1, tmp_path, progress=False)
-    assert Recommender.load(tmp_path / "prism-seed0").evaluate()["mrr"] == rows[3].runs[0]["mrr"]
+    assert Recommender.load(tmp_path / "prism-seed0").evaluate()["mrr"] == rows[COUNT].runs[0]["mrr"]
 
 
 def test_runs_that_fail_leave_the_others_alone_and_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +53,7 @@ def test_runs_that_fail_leave_the_others_alone_and_are_told(tmp_path: Path, caps
     wild = replace(FAST, train=replace(FAST.train, lr=1e30))
     configs = {"wild": wild, "prism": FAST}
     rows = compare_on(divided, FAST, configs, 2, tmp_path, progress=False)
-    assert [(len(row.runs), len(row.failures)) for row in rows[3:]] == [(0, 2), (2, 0)]
+    assert [(len(row.runs), len(row.failures)) for row in rows[COUNT:]] == [(0, 2), (2, 0)]
     show_rows("title", rows)
     shown = " ".join(capsys.readouterr().out.split())
     assert "wild-seed1 failed: the loss is nan at step 2" in shown
@@ -61,7 +63,7 @@ def test_runs_that_fail_leave_the_others_alone_and_are_told(tmp_path: Path, caps
     refuse_failures([row for row in rows if row.runs])
     # started again, what failed is tried again and what was done is not
     again = compare_on(divided, FAST, {"wild": FAST, "prism": FAST}, 2, tmp_path / "sane", progress=False)
-    assert again[3].runs == again[4].runs == rows[4].runs
+    assert again[COUNT].runs == again[COUNT + 1].runs == rows[COUNT + 1].runs
     assert not list(tmp_path.glob("wild*/test.*"))
 
 

@@ -16,6 +16,7 @@ from prism.recommend.choose import Filter, Recommendation
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.splits import split
+from prism.recommend.evaluation.baselines import usable
 from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
 from prism.recommend.tables import show_evaluations
@@ -59,7 +60,7 @@ def fit(
 
 
 def evaluate(run: Positional[Path], valid: bool = False, baselines: bool = True) -> None:
-    """Ranks all items for every test query of a run; popularity, repeat-last and item-kNN beside it.
+    """Ranks all items for every test query of a run; simple baselines, popularity to EASE, beside it.
 
     Args:
         run: A folder that `prism fit` made.
@@ -71,6 +72,7 @@ def evaluate(run: Positional[Path], valid: bool = False, baselines: bool = True)
     found = {recommender.config.mixer: recommender.evaluate(valid=valid)}
     if baselines:
         found |= recommender.evaluate_baselines(valid=valid)
+        print("".join(f"{line}\n" for line in usable(recommender.split.train)[1]), end="")
     show_evaluations(f"{run}, {'validation' if valid else 'test'}", found)
 
 

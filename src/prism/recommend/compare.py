@@ -15,7 +15,7 @@ from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.splits import Split, split
-from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
 from prism.recommend.recommender import Recommender, open_run
 from prism.recommend.rows import Failure, Metrics, Row, refuse_failures, show_rows
@@ -111,7 +111,10 @@ def compare_on(
 ) -> list[Row]:
     """A row each for the baselines and for `configs`; what `out` already holds is not computed again."""
     open_run(out, divided, variant(config, DEFAULT.mixer), store=True)
-    rows = [Row(name, (baseline(name, divided, config, out),)) for name in BASELINES]
+    names, left_out = usable(divided.train)
+    if progress:
+        print("".join(f"{line}\n" for line in left_out), end="", flush=True)
+    rows = [Row(name, (baseline(name, divided, config, out),)) for name in names]
     runs = [
         Training(
             system=name,

@@ -23,7 +23,7 @@ from prism.recommend.data.log import Codes, Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.data.splits import split as divide
-from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.export import is_model, load_model
@@ -132,8 +132,9 @@ class Recommender:
         return self._rank(ModelScorer(self.model, self.context), valid)
 
     def evaluate_baselines(self, *, valid: bool = False) -> dict[str, Evaluation]:
-        """Popularity, repeat-last and item-kNN on the same queries."""
-        return {name: self._rank(BASELINES[name]().fit(self.split.train), valid) for name in BASELINES}
+        """The simple baselines on the same queries, but those that `usable` leaves out."""
+        names, _ = usable(self.split.train)
+        return {name: self._rank(BASELINES[name]().fit(self.split.train), valid) for name in names}
 
     @overload
     def recommend(

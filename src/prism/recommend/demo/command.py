@@ -24,7 +24,7 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import GlobalTime, Queries, Split
 from prism.recommend.demo.findings import LABELS, Customer, Question, customers, verdict
 from prism.recommend.demo.report import Report, TrainedModel, write_report
-from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.program import program
@@ -138,7 +138,7 @@ def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> lis
     scorers: dict[str, Any] = {
         name: ModelScorer(one.recommender.model, one.recommender.context) for name, one in trained.items()
     }
-    scorers |= {name: BASELINES[name]().fit(divided.train) for name in BASELINES}
+    scorers |= {name: BASELINES[name]().fit(divided.train) for name in usable(divided.train)[0]}
     cutoffs = next(iter(trained.values())).recommender.config.cutoffs
 
     def everyone(queries: Queries) -> dict[str, Evaluation]:

@@ -21,6 +21,9 @@ LABELS = {
     "popularity": "Popularity",
     "repeat-last": "Repeat last",
     "item-knn": "Item-kNN",
+    "markov": "Markov",
+    "session-knn": "Session-kNN",
+    "ease": "EASE",
 }
 # Shortest histories of each group, in events.
 LENGTHS = (1, 20, 50, 100, 200, 500)

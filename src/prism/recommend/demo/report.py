@@ -101,7 +101,7 @@ def _head(report: Report) -> str:
     models = _list([LABELS[model.name] for model in report.models])
     return (
         f"<header><h1>What comes next?</h1><p class=lead>{models} on {escape(report.log.name)}, "
-        f"beside three simple baselines that a model has to beat.</p></header>"
+        f"beside simple baselines that a model has to beat.</p></header>"
         f'<div class="facts">{cells}</div><div class="finding">{said}'
         f'<p class="quiet">{report.metric.upper()}, mean over queries, with 95 % intervals from resampled customers; '
         "differences are taken query by query. "

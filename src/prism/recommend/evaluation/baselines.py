@@ -1,18 +1,16 @@
-"""Scorers that learn nothing by gradient: popularity, repeat-last, item-kNN. A model has to beat them."""
+"""Scorers that learn nothing by gradient: popularity, repeat-last, item-kNN; the registry of all."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prism.config import at_least
 from prism.recommend.data.log import Codes, Ints, Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.neighbours import nearest, spread
+from prism.recommend.evaluation.scores import Scores
 from prism.registry import Registry
-
-Scores = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +111,24 @@ BASELINES: Registry[Any] = Registry(
         "popularity": "prism.recommend.evaluation.baselines:Popularity",
         "repeat-last": "prism.recommend.evaluation.baselines:RepeatLast",
         "item-knn": "prism.recommend.evaluation.baselines:ItemKNN",
+        "markov": "prism.recommend.evaluation.markov:Markov",
+        "session-knn": "prism.recommend.evaluation.session_knn:SessionKNN",
+        "ease": "prism.recommend.evaluation.ease:Ease",
     },
 )
+
+
+def usable(train: Log) -> tuple[list[str], list[str]]:
+    """(names, notes): the baselines that can be fitted to a log, and one line for each that is left out."""
+    names, notes = [], []
+    for name in BASELINES:
+        config = BASELINES[name]()
+        refused = config.refusal(train) if hasattr(config, "refusal") else None
+        if refused is None:
+            names.append(name)
+        else:
+            notes.append(f"{name} is left out: {refused}")
+    return names, notes
 
 
 def _distinct(train: Log, longest: int) -> tuple[Ints, Codes]:

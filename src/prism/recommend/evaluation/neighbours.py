@@ -1,25 +1,12 @@
 """Cosine neighbours of items by users in common, and their sum over histories, in compiled loops."""
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit
+
+from prism.recommend.evaluation.compiled import compiled
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Unwrapped first: the tests' type checks wrap every function, and numba cannot see through them."""
-    plain = inspect.unwrap(function)
-    try:
-        compiled: Callable[..., Any] = njit(plain, cache=True, nogil=True)
-    except RuntimeError:  # "cannot cache function": neither the package nor the home folder can be written
-        compiled = njit(plain, nogil=True)
-    return compiled
-
-
-@_compiled
-def _largest(values, k):  # type: ignore[no-untyped-def]
+@compiled
+def largest(values, k):  # type: ignore[no-untyped-def]
     """Places of the k largest, largest first; of equal ones the first."""
     if len(values) <= k:
         return np.argsort(-values, kind="mergesort")
@@ -34,7 +21,7 @@ def _largest(values, k):  # type: ignore[no-untyped-def]
     return chosen[np.argsort(-values[chosen], kind="mergesort")]
 
 
-@_compiled
+@compiled
 def nearest(user_starts, user_items, item_starts, item_users, k):  # type: ignore[no-untyped-def]
     """(near, similarity), both [items, k]: the nearest by cosine, nearest first; -1 and 0 where there are fewer.
 
@@ -61,13 +48,13 @@ def nearest(user_starts, user_items, item_starts, item_users, k):  # type: ignor
             values[a] = common[touched[a]] / (root[i] * root[touched[a]])
             common[touched[a]] = 0
         common[i] = 0
-        for place, a in enumerate(_largest(values[:size], k)):
+        for place, a in enumerate(largest(values[:size], k)):
             near[i, place] = touched[a]
             similarity[i, place] = values[a]
     return near, similarity
 
 
-@_compiled
+@compiled
 def spread(scores, query, items, weight, near, similarity):  # type: ignore[no-untyped-def]
     """scores[query, j] += weight · similarity(item, j) over history events and neighbours j of their items."""
     for a in range(len(query)):
