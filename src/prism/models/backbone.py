@@ -1,6 +1,6 @@
 """The backbone: pre-norm blocks x + mixer(norm(x)), x + SwiGLU(norm(x)), around any mixers, then a last norm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,6 +15,7 @@ from prism.errors import InputError
 from prism.layers.base.initial import initialise, quieten
 from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.prism import PrismConfig
+from prism.models.one_token import OneToken
 from prism.models.positions import Positions
 
 
@@ -122,6 +123,7 @@ class Backbone(nn.Module):
     def __init__(self, config: BackboneConfig):
         super().__init__()
         self.config = config
+        self._packed: OneToken | None = None
         count, dim = config.positions, config.dim
         self.positions = Positions(count, dim, config.dropout) if count else None
         blocks = [Block(config, mixer) for mixer in config.mixers]
@@ -161,7 +163,29 @@ class Backbone(nn.Module):
         state: tuple[State, ...] | None = None,
         times: Int[Tensor, "N 2"] | None = None,
     ) -> tuple[Float[Tensor, "N D"], tuple[State, ...]]:
-        """One token of every sequence."""
+        """One token of every sequence: in one compiled call where the blocks allow it and no gradient is wanted."""
+        one = None if torch.is_grad_enabled() or self.training else self._one_token(x)
+        if one is None:
+            return self.step_by_blocks(x, state, times)
+        self._check(state)
+        if state is not None:
+            for (block, before), _ in zip(self._blocks(state), self.blocks, strict=True):
+                block.mixer._check_state(before, x.shape[0], x)
+        states: Sequence[State]
+        if self.positions is None:
+            y, states = one.step(x, state)
+            return y, tuple(states)
+        x, count = self.positions.step(x, state[-1] if state else None)
+        y, states = one.step(x, state[:-1] if state else None)
+        return y, (*states, count)
+
+    def step_by_blocks(
+        self,
+        x: Float[Tensor, "N D"],
+        state: tuple[State, ...] | None = None,
+        times: Int[Tensor, "N 2"] | None = None,
+    ) -> tuple[Float[Tensor, "N D"], tuple[State, ...]]:
+        """The definition of `step`, one block after the other."""
         self._check(state)
         states, count = [], None
         if self.positions is not None:
@@ -170,6 +194,14 @@ class Backbone(nn.Module):
             x, after = block.step(x, before, times)
             states.append(after)
         return self.norm(x), (*states,) if count is None else (*states, count)
+
+    def _one_token(self, x: Tensor) -> OneToken | None:
+        """The blocks packed for `step`, packed again where a weight has changed; None: they cannot be."""
+        blocks = cast("list[Block]", list(self.blocks))
+        packed = self._packed
+        if packed is None or not packed.fresh():
+            packed = self._packed = OneToken(blocks, self.norm) if OneToken.fits(blocks) else None
+        return packed if packed is not None and packed.usable(x) else None
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens."""

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -30,6 +31,7 @@ from prism.recommend.export import is_model, load_model
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.session import Session
 from prism.recommend.training.task import RecommendationTask
+from prism.recommend.user_bytes import model_key, unpack_user
 from prism.train import checkpoints
 from prism.train.loop import load_best, train
 
@@ -109,6 +111,11 @@ class Recommender:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.train.seed)
             return config.model().build(items, features)
+
+    @cached_property
+    def key(self) -> str:
+        """What users' states belong to: this model and no other."""
+        return model_key(self)
 
     @property
     def log(self) -> Log:
@@ -268,8 +275,13 @@ class Recommender:
         *,
         history: Sequence[object] | Ids | None = None,
         times: Sequence[int] | Ints | None = None,
+        state: bytes | None = None,
     ) -> Session:
-        """A user whose events come one by one; without arguments, someone new."""
+        """A user whose events come one by one; without arguments, someone new; with what `Session.state` gave, them."""
+        if state is not None:
+            if user is not None or history is not None:
+                raise InputError("give one of user, history and state")
+            return Session.restored(self, unpack_user(state, self))
         empty = user is None and history is None
         return Session(self, self.history(user, [] if empty else history, times))
 

@@ -1,7 +1,7 @@
 """A live user: O(1) work an event, the same answers as encoding the whole history again."""
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import Events, ModelState
 from prism.recommend.training.histories import pack
+from prism.recommend.user_bytes import UserValue, pack_user
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
@@ -93,6 +94,54 @@ class Session:
             self._ahead = self._step(now if at is None else at)
         return self._model.scores(self._ahead[0])
 
+    def state(self) -> bytes:
+        """All that is remembered of this user and nothing of anyone else, for `Recommender.session(state=…)`."""
+        model, now = self._model, int(self._times[-1]) if self._count else 0
+        if self._of.context is not None:
+            recent = np.stack([self._codes.astype(np.int64), self._times], 1)
+            arrays, pending = [recent], (-1, -1)
+        elif not self._count:
+            arrays, pending = [], (-1, -1)
+        elif model.config.query_time:  # the last event waits for the time of the next
+            assert self._state is not None
+            assert self._last is not None
+            arrays = [*_parts(self._state), np.zeros(model.config.backbone.dim, dtype=np.float32)]
+            pending = (int(self._last.items[0]), int(self._last.since[0]))
+        else:
+            self._ahead = self._step(now) if self._ahead is None else self._ahead
+            arrays, pending = [*_parts(self._ahead[1]), self._ahead[0][0].cpu().numpy()], (-1, -1)
+        seen = self._seen.nonzero()[:, 0].numpy().astype(np.int32)
+        facts = np.array([self._count, now, *pending])
+        return pack_user(UserValue(arrays=arrays, seen=seen, facts=facts), self._of)
+
+    @classmethod
+    def restored(cls, recommender: "Recommender", value: UserValue) -> "Session":
+        """The session whose `state` this was."""
+        made = cls(recommender, log_of(recommender.log, np.zeros(0, dtype=np.int32), None))
+        count, now, code, since = value.facts.tolist()
+        made._seen[torch.from_numpy(value.seen.astype(np.int64))] = True
+        made._count, made._times = count, np.array([now] * bool(count), dtype=np.int64)
+        if recommender.context is not None:
+            recent = value.arrays[0]
+            made._codes, made._times = recent[:, 0].astype(np.int32), recent[:, 1]
+        elif count:
+            *parts, features = value.arrays
+            state = made._state_of(parts)
+            made._last = made._event(max(code, 0), since, now)
+            if recommender.model.config.query_time:
+                made._state = state
+            else:
+                made._ahead = torch.from_numpy(features.copy())[None].to(made._last.items.device), state
+        return made
+
+    def _state_of(self, parts: list[Any]) -> ModelState:
+        device, left = self._model.embedding.weight.device, iter(parts)
+        shapes = [len(block.mixer.state_shapes()) for block in self._model.backbone.blocks]  # type: ignore
+        shapes += [1] * (self._model.backbone.positions is not None)
+        return tuple(
+            tuple(torch.from_numpy(next(left).copy())[None].to(device) for _ in range(count)) for count in shapes
+        )
+
     def _commit(self, when: int) -> None:
         """Moves the state past the last event, now that the time of the next is known."""
         usable = self._last is not None and not self._model.config.query_time
@@ -106,7 +155,8 @@ class Session:
         event = self._event(self._model.start, -1, asked) if self._last is None else self._last
         if self._model.config.query_time:
             event.times[0, 1] = asked
-        self._model.eval()
+        if self._model.training:  # to ask is cheap, to tell every part again is not
+            self._model.eval()
         return self._model.step(event, self._state)
 
     def _event(self, code: int, since: int, when: int) -> Events:
@@ -128,3 +178,7 @@ class Session:
         since = int(self._times[-1] - self._times[-2]) if self._count > 1 else -1
         self._last = self._event(int(self._codes[-1]), since, int(asked[0]))
         self._codes, self._times = self._codes[:0], self._times[-1:]
+
+
+def _parts(state: ModelState) -> list[Any]:
+    return [part[0].cpu().numpy() for block in state for part in block]

@@ -4,6 +4,7 @@ Row i of the table is item i's own, and where items have features what it shares
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -82,7 +83,7 @@ class RecommenderModel(nn.Module):
         """The code of the start token."""
         return self.items
 
-    @property
+    @cached_property
     def grows(self) -> bool:
         """Whether the state grows with the history, as that of attention does."""
         return any(GROWS in shape for block in self.backbone.blocks for shape in block.mixer.state_shapes())  # type: ignore

@@ -1,0 +1,201 @@
+"""One token through all blocks in one compiled call, for stacks of PRISM or of Gated DeltaNet mixers on the CPU."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from prism.layers.base.mixer import State
+from prism.layers.deltanet import GatedDeltaNet
+from prism.layers.prism import Prism
+from prism.ops.common.backends import compiles
+from prism.ops.common.precision import autocasts
+
+if TYPE_CHECKING:
+    from prism.models.backbone import Block
+
+Arrays = tuple[Any, ...]
+# One array per block: the last inputs of its convolution, and S; the first axis is the sequence.
+StackState = tuple[Arrays, Arrays]
+
+
+class OneToken:
+    """The weights of a stack, packed; they are copied, and `fresh` tells whether the stack's have changed since."""
+
+    def __init__(self, blocks: "Sequence[Block]", norm: nn.RMSNorm):
+        from prism.ops.cpu import stack
+
+        self._parameters = [*norm.parameters(), *(p for block in blocks for p in block.parameters())]
+        self._key = self._now()
+        mixers = [block.mixer for block in blocks]
+        self.layers, self._conv = len(blocks), getattr(mixers[0], "conv", None) is not None
+        self._shapes = mixers[0].state_shapes()
+        self._rest = _rest(blocks, norm)
+        self._kernel: Any
+        if isinstance(mixers[0], Prism):
+            self._kernel, (self._shape, self._weights) = stack.prism_stack, _prism(mixers)
+        else:
+            self._kernel, (self._shape, self._weights) = stack.gated_delta_stack, _gated_delta(mixers)
+        packed = (*self._weights, *self._rest)
+        self._work = 2 * self.layers * sum(x[0].size for x in packed) + sum(s.size for s in self.empty(1)[1])
+
+    @staticmethod
+    def fits(blocks: "Sequence[Block]") -> bool:
+        """Whether the compiled call computes what these blocks do: all alike, of a kind that it knows, on the CPU."""
+        mixers = [block.mixer for block in blocks]
+        alike = {(type(mixer), mixer.config) for mixer in mixers if isinstance(mixer, Prism | GatedDeltaNet)}
+        weight = next(blocks[0].parameters())
+        return (
+            all(type(mixer) in (Prism, GatedDeltaNet) for mixer in mixers)
+            and len(alike) == 1
+            and weight.device.type == "cpu"
+            and weight.dtype in (torch.float32, torch.float64)
+            and compiles("prism.ops.cpu.delta.backend", weight.dtype)
+        )
+
+    def fresh(self) -> bool:
+        """Whether the packed weights are still those of the stack."""
+        return self._key == self._now()
+
+    def _now(self) -> tuple[Any, ...]:
+        return tuple((p.data_ptr(), -1 if p.is_inference() else p._version, p.dtype) for p in self._parameters)
+
+    def usable(self, x: Tensor) -> bool:
+        """Whether this input can be given to it now."""
+        weight = self._parameters[0]
+        return x.dtype == weight.dtype and x.device.type == "cpu" and not autocasts("cpu")
+
+    def empty(self, count: int) -> StackState:
+        """The states of so many sequences before their first token."""
+        dtype = self._rest.norm.dtype
+        *history, S = self._shapes
+        window = history[0] if history else (0, 1)
+        made = [tuple(np.zeros((count, *shape), dtype) for _ in range(self.layers)) for shape in (window, S)]
+        return made[0], made[1]
+
+    def advance(self, x: Any, rows: Any, before: StackState, after: StackState) -> Any:
+        """Features [N, D] of x [N, D]; sequence n's state is row rows[n] of `before`, and its next one of `after`.
+
+        The two may be the same arrays. No row may be listed twice.
+        """
+        from prism.ops.cpu import threads
+
+        y = np.empty_like(x)
+        given = (x, rows, self._shape, self._weights, self._rest, before, after, y)
+        if len(x) == 1:
+            self._kernel(*given, 0, 1)
+        else:
+            threads.run(lambda begin, end: self._kernel(*given, begin, end), np.full(len(x), self._work))
+        return y
+
+    def step(self, x: Tensor, state: Sequence[State] | None) -> tuple[Tensor, list[State]]:
+        """As `Backbone.step`: a new state, the one given stays as it is."""
+        before = self.empty(len(x)) if state is None else self._open(state)
+        after = self._like(before)
+        y = self.advance(x.detach().contiguous().numpy(), np.arange(len(x)), before, after)
+        if not self._conv:
+            return torch.from_numpy(y), [(torch.from_numpy(S),) for S in after[1]]
+        pairs = zip(*after, strict=True)
+        return torch.from_numpy(y), [(torch.from_numpy(h), torch.from_numpy(S)) for h, S in pairs]
+
+    def _open(self, state: Sequence[State]) -> StackState:
+        S = tuple(part[-1].detach().contiguous().numpy() for part in state)
+        if not self._conv:
+            return self.empty(len(S[0]))[0], S
+        return tuple(part[0].detach().contiguous().numpy() for part in state), S
+
+    def _like(self, state: StackState) -> StackState:
+        return tuple(np.empty_like(x) for x in state[0]), tuple(np.empty_like(x) for x in state[1])
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Any:
+    return np.ascontiguousarray(torch.stack([x.detach() for x in tensors]).numpy())
+
+
+def _maps(maps: Sequence[nn.Linear]) -> Any:
+    """[layers, in, out]."""
+    return _stacked([x.weight.mT for x in maps])
+
+
+def _rest(blocks: "Sequence[Block]", norm: nn.RMSNorm) -> Any:
+    from prism.ops.cpu.stack import Rest
+
+    weight = norm.weight.detach()
+    none = weight.new_zeros(len(blocks), 0, len(weight)).numpy()
+    empty = weight.new_zeros(len(blocks), 0).numpy()
+    ffn = [block.ffn for block in blocks if block.ffn is not None]
+    return Rest(
+        norm=_stacked([block.norm.weight for block in blocks if block.norm is not None]),
+        out=_maps([block.mixer.out for block in blocks]),
+        ffn_norm=_stacked([block.ffn_norm.weight for block in blocks if block.ffn_norm is not None]) if ffn else empty,
+        ffn_in=_maps([one.project for one in ffn]) if ffn else none.transpose(0, 2, 1).copy(),
+        ffn_out=_maps([one.out for one in ffn]) if ffn else none,
+        last_norm=weight.numpy(),
+    )
+
+
+def _prism(mixers: Sequence[Any]) -> tuple[Any, Any]:
+    from prism.ops.cpu.stack import PrismShape, PrismWeights
+
+    one: Prism = mixers[0]
+    config, dim = one.config, one.dim
+    at, solved = _places(one.sizes), _places(one.lifted or one.sizes)
+    shape = PrismShape(
+        H=config.heads,
+        K=one.K,
+        V=one.V,
+        steps=config.steps,
+        writes=config.writes,
+        free_keys=config.free_keys,
+        gate=at["gate"],
+        beta=at["beta"],
+        decay=at["decay"],
+        anchor=at.get("anchor", -1),
+        low=at.get("low", -1),
+        keys=solved.get("keys", 0),
+        gain=solved.get("gain", 0),
+        subtracts=int(config.residual == "subtract"),
+        gelu=int(config.nonlinearity == "gelu"),
+    )
+    like = one.project.weight.detach()
+    none = like.new_zeros
+    n = len(mixers)
+    weights = PrismWeights(
+        conv=_stacked([x.conv.weight.mT for x in mixers]) if one.conv is not None else none(n, 0, dim).numpy(),
+        anchor_norm=_stacked([torch.stack([x.norm.weight, x.norm.bias]) for x in mixers]),
+        project=_maps([x.project for x in mixers]),
+        lift=_maps([x.solver for x in mixers]) if one.solver is not None else none(n, 0, 0).numpy(),
+        decay_bias=_stacked([x.decay_bias for x in mixers]),
+        gain_bias=_stacked([x.gain_bias for x in mixers])
+        if one.gain_bias is not None
+        else none(n, config.heads, 0, one.V).numpy(),
+        read_norm=_stacked([x.read.norm.weight for x in mixers]),
+    )
+    return shape, weights
+
+
+def _gated_delta(mixers: Sequence[Any]) -> tuple[Any, Any]:
+    from prism.ops.cpu.stack import GatedDeltaWeights, PrismShape
+
+    one: GatedDeltaNet = mixers[0]
+    at = _places(one.sizes)
+    shape = PrismShape(
+        H=one.config.heads, K=one.K, V=one.V, steps=0, writes=1, free_keys=0, gate=at["gate"], beta=at["beta"],
+        decay=at["decay"], anchor=-1, low=-1, keys=0, gain=0, subtracts=0, gelu=0,
+    )  # fmt: skip
+    weights = GatedDeltaWeights(
+        conv=_stacked([x.conv.weight.mT for x in mixers]),
+        project=_maps([x.project for x in mixers]),
+        decay_rate=_stacked([x.decay.log_rate.exp() for x in mixers]),
+        decay_bias=_stacked([x.decay.bias for x in mixers]),
+        read_norm=_stacked([x.read.norm.weight for x in mixers]),
+    )
+    return shape, weights
+
+
+def _places(sizes: dict[str, int]) -> dict[str, int]:
+    """Where each part of a projection begins."""
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    return dict(zip(sizes, ends, strict=False))

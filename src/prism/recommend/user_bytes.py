@@ -1,0 +1,67 @@
+"""One user's state as bytes: arrays of that user alone, in safetensors' format, with the model that they belong to."""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prism.errors import InputError
+
+if TYPE_CHECKING:
+    from prism.recommend.recommender import Recommender
+
+VERSION = "1"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UserValue:
+    """All that is remembered of one user."""
+
+    arrays: list[Any]
+    """The network's state, part by part, and the features after it; or the last events of a limited context."""
+    seen: Any
+    """Codes of the items taken, in increasing order."""
+    facts: Any
+    """[4]: events, time of the latest, the item of one that the state does not hold yet (-1: none), its gap."""
+
+
+def model_key(recommender: "Recommender") -> str:
+    """What a state belongs to: the exported model's id, or a digest of config and items and one of the weights."""
+    if recommender.id is None:
+        weights = sha256()
+        for name, weight in recommender.model.state_dict().items():
+            weights.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
+        return sha256(recommender.config.to_json().encode() + weights.digest()).hexdigest()[:16]
+    return recommender.id
+
+
+def pack_user(value: UserValue, of: "Recommender") -> bytes:
+    """The bytes of one user's state."""
+    from safetensors.numpy import save
+
+    arrays = {f"part{n}": np.ascontiguousarray(part) for n, part in enumerate(value.arrays)}
+    given = arrays | {"seen": np.ascontiguousarray(value.seen), "facts": np.ascontiguousarray(value.facts)}
+    # one entry: several would stand in any order, and equal states should be equal bytes
+    return save(given, {"prism": f"{VERSION} {of.key}"})  # type: ignore[no-any-return]
+
+
+def unpack_user(state: bytes, of: "Recommender") -> UserValue:
+    """The inverse; refuses what another model, another version or nobody wrote."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        size = int.from_bytes(state[:8], "little")
+        version, key = json.loads(state[8 : 8 + size])["__metadata__"]["prism"].split()
+        found = load(state)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the state cannot be read ({error}): it is damaged, or no state of a user") from None
+    if (version, key) != (VERSION, of.key):
+        raise InputError(
+            f"the state is of model {key!r}, version {version}, and this is {of.key!r}, version {VERSION}: "
+            "build it again from the user's events"
+        )
+    parts = [found[f"part{n}"] for n in range(len(found) - 2)]
+    return UserValue(arrays=parts, seen=found["seen"], facts=found["facts"])
