@@ -1,6 +1,6 @@
 """A mixer of one's own under the contract of `prism.layers.base.mixer`: RetNet's retention, in thirty lines.
 
-Whole sequences, packed sequences and one token at a time all come from the one method `run`; the probes, the backbone
+Whole sequences, packed sequences and one token at a time all come from the one method `mix`; the probes, the backbone
 and the measurements take it like the mixers that ship.
 
     python examples/new_mixer.py
@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.layers.base.memory import Pace, Paced, Write
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import GatedRead, half_lives
 from prism.ops.delta.rule import delta_rule_flops
 from prism.probes.tasks.base import PROBES
@@ -31,7 +31,7 @@ class RetentionConfig(MixerConfig):
         return Retention(dim, self)
 
 
-class Retention(Paced):
+class Retention(Mixer):
     """Retention: linear attention that forgets at a fixed pace."""
 
     Config = RetentionConfig
@@ -44,7 +44,7 @@ class Retention(Paced):
         self.out = nn.Linear(dim, dim, bias=False)
         self.register_buffer("decay", half_lives(config.heads, longest=config.longest))
 
-    def run(
+    def mix(
         self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
     ) -> tuple[Float[Tensor, "*tokens D"], State]:
         """Linear maps, one recurrence, a gated read."""
@@ -53,7 +53,7 @@ class Retention(Paced):
         one = torch.ones_like(v[..., 0])
         decay = nn.functional.logsigmoid(self.decay).expand_as(one)
         write = Write(q=q, k=k * self.size**-0.5, v=v, beta=one, log_alpha=decay, erase=torch.zeros_like(one))
-        o, S = pace.delta_rule(write, None if state is None else state[0])
+        o, S = pace.run(write, None if state is None else state[0])
         return self.out(self.read(o, gate)), (S,)
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

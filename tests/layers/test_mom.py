@@ -6,7 +6,7 @@ from support.plain import assert_matches, inputs, mamba_decay, randomise, rms_no
 from torch import Tensor
 
 from prism.layers import MIXERS, mixer_config
-from prism.layers.base.memory import Sequences
+from prism.layers.base.pace import Sequences
 
 H, D, T = 2, 12, 70
 K = V = D // H
@@ -87,7 +87,8 @@ def test_a_memory_is_the_mixer_inside_on_the_tokens_that_chose_it(name: str, fie
     for m in range(5):
         mine = [t for t in range(T) if m == 4 or m in memories[t]]
         single = alone(mixer, m)
-        o, gate, _ = single.recall(x[:, mine], None, Sequences(), single.project)
+        write, gate, S, _ = single.operands(x[:, mine], None, Sequences(), single.project)
+        o, _ = Sequences().run(write, S)
         share = [weights[t][memories[t].index(m)].item() if m < 4 else 1.0 for t in mine]
         total[mine] += torch.tensor(share, dtype=torch.float64)[:, None, None] * o[0]
     wanted = mixer.out(mixer.inner.read(total, gate[0]))  # the gate is the shared memory's

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.layers import mixer_config
-from prism.layers.base.memory import Memory, Sequences, Write
+from prism.layers.base.memory import Memory
+from prism.layers.base.pace import Sequences, Write
 from prism.layers.base.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
 from prism.layers.prism_base import PrismOnBase
@@ -137,15 +138,7 @@ def test_every_ablation_uses_every_parameter(name: str) -> None:
 
 def written(m: Memory, x: Tensor) -> Write:
     """What the layer gives to the recurrence."""
-    seen = []
-
-    class Watch(Sequences):
-        def delta_rule(self, write: Write, state: Tensor | None) -> tuple[Tensor, Tensor]:
-            seen.append(write)
-            return super().delta_rule(write, state)
-
-    m.recall(x, None, Watch(), m.project)
-    return seen[0]
+    return m.operands(x, None, Sequences(), m.project).write
 
 
 def ranks_of_one_write(m: Memory) -> list[int]:

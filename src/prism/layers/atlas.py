@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import factorial, log
-from typing import Literal
+from typing import Literal, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
 from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
 from prism.ops.fastweight.atlas import atlas
 
@@ -65,11 +66,13 @@ class Features(nn.Module):
         return torch.cat(terms, -1)
 
 
+@final
 class Atlas(Mixer):
     """ATLAS: a memory trained on a window of tokens at once, its steps orthogonalised."""
 
     Config = AtlasConfig
     parallel = False
+    sequences_only = True
 
     def __init__(self, dim: int, config: AtlasConfig):
         super().__init__(dim)
@@ -86,14 +89,13 @@ class Atlas(Mixer):
         self.read = GatedRead(d)
         self.out = nn.Linear(H * d, dim, bias=False)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
+    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences: a loop over tokens."""
-        history, memory = (None, self._fresh(x, cu_seqlens)) if state is None else (state[0], state[1:])
+        assert isinstance(pace, Sequences)
+        history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
         qkv, gate, *gates = self.project(x).split(self.sizes, -1)
         given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
-        qkv, history = self.conv(qkv, history, cu_seqlens)
+        qkv, history = pace.conv(self.conv, qkv, history)
         q, k, v = wide(qkv).unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
         o, memory = atlas(
             self.features(unit(q)),
@@ -106,12 +108,11 @@ class Atlas(Mixer):
             memory,
             iterations=5 if self.config.newton_schulz else 0,
             eta=None if self.step_bias is None else (given["step"] + wide(self.step_bias)).sigmoid(),
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=pace.packing,
         )
         return self.out(self.read(o.to(x.dtype), gate)), (history, *memory)
 
-    def _fresh(self, x: Tensor, cu_seqlens: Tensor | None) -> State:
-        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+    def _fresh(self, x: Tensor, sequences: int) -> State:
         return tuple(wide(x).new_zeros(sequences, *shape) for shape in self.state_shapes()[1:])
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -1,15 +1,15 @@
 """DeltaNet and Gated DeltaNet: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ; q, k, v each through a short convolution."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.base.memory import Memory, Pace, Write
+from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, GatedRead, ShortConv, unit
 from prism.ops.delta.rule import delta_rule_flops
 
@@ -36,70 +36,53 @@ class DeltaNetConfig(MixerConfig):
         return DeltaNet(dim, self)
 
 
-class DeltaNet(Memory):
-    """DeltaNet: the rank-1 delta rule. Its relatives differ in `write`, and in the scalars and gate they project."""
+def build_convolved(memory: Memory, config: DeltaNetConfig, scalars: tuple[str, ...], *, gated: bool) -> None:
+    """The parts of DeltaNet and its relatives: q, k and v through one convolution, each of `scalars` one per head."""
+    memory.config, H, dim = config, config.heads, memory.dim
+    memory.K = K = config.head_size(dim, config.head_key, "head_key")
+    memory.V = V = config.head_size(dim, config.head_value, "head_value")
+    memory.sizes = {"q": H * K, "k": H * K, "v": H * V}
+    memory.conv = ShortConv(sum(memory.sizes.values()), config.conv_size)
+    memory.sizes |= ({"gate": H * V} if gated else {}) | dict.fromkeys(scalars, H)
+    memory.project = nn.Linear(dim, sum(memory.sizes.values()), bias=False)
+    memory.read = GatedRead(V)
+    memory.out = nn.Linear(H * V, dim, bias=False)
 
-    Config: ClassVar[type[MixerConfig]] = DeltaNetConfig
-    config: MixerConfig
-    scalars: ClassVar[tuple[str, ...]] = ("beta",)
-    """What a token has one number of in each head."""
-    gated: ClassVar[bool] = False
-    """Whether the read is gated."""
+
+def convolved(
+    memory: Memory, x: Float[Tensor, "*tokens D"], history: Tensor | None, pace: Pace, project: Project
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The parts of the projection by name, q, k, v convolved and [..., H, K or V]; and the convolution's history."""
+    assert memory.conv is not None
+    H, K, V = memory.config.heads, memory.K, memory.V
+    qkv, *rest = project(x).split([len(memory.conv.weight), *list(memory.sizes.values())[3:]], -1)
+    part = dict(zip(list(memory.sizes)[3:], rest, strict=True))
+    qkv, history = pace.conv(memory.conv, qkv, history)
+    for name, y, width in zip("qkv", qkv.split([H * K, H * K, H * V], -1), (K, K, V), strict=True):
+        part[name] = y.unflatten(-1, (H, width))
+    return part, history
+
+
+def delta_write(part: dict[str, Tensor]) -> Write:
+    """DeltaNet's write β v kᵀ, with the erasure along k."""
+    return Write(unit(part["q"]), unit(part["k"]), part["v"], part["beta"].sigmoid())
+
+
+@final
+class DeltaNet(Memory):
+    """DeltaNet: the rank-1 delta rule."""
+
+    Config = DeltaNetConfig
 
     def __init__(self, dim: int, config: DeltaNetConfig):
         super().__init__(dim)
-        self.config, H = config, config.heads
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
-        self.sizes = {"q": H * K, "k": H * K, "v": H * V}
-        self.conv = ShortConv(sum(self.sizes.values()), config.conv_size)
-        self.sizes |= {"gate": H * V} if self.gated else {}
-        self.sizes |= dict.fromkeys(self.scalars, H)
-        self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
-        self.read = GatedRead(V)
-        self.out = nn.Linear(H * V, dim, bias=False)
+        build_convolved(self, config, ("beta",), gated=False)
 
-    def recall(
-        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
-    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
-        """Project, convolve, run the recurrence."""
-        history, *memory = state or (None,) * len(self.state_shapes())
-        (q, k, v), part, history = self.operands(x, history, pace, project)
-        o, after = self.remember(q, k, v, part, memory, pace)
-        return o, part.get("gate"), (history, *after)
-
-    def operands(
-        self, x: Float[Tensor, "*tokens D"], history: Tensor | None, pace: Pace, project: Callable[[Tensor], Tensor]
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor], Tensor]:
-        """Convolved q, k, v [..., H, K or V], what else is projected by its name, and the convolution's history."""
-        mixed = len(self.conv.weight)
-        qkv, *rest = project(x).split([mixed, *list(self.sizes.values())[3:]], -1)
-        part = dict(zip(list(self.sizes)[3:], rest, strict=True))
-        qkv, history = pace.conv(self.conv, qkv, history)
-        H, K, V = self.config.heads, self.K, self.V
-        q, k, v = qkv.split([H * K, H * K, H * V], -1)
-        return (q.unflatten(-1, (H, K)), k.unflatten(-1, (H, K)), v.unflatten(-1, (H, V))), part, history
-
-    def remember(
-        self,
-        q: Float[Tensor, "*tokens H K"],
-        k: Float[Tensor, "*tokens H K"],
-        v: Float[Tensor, "*tokens H V"],
-        part: dict[str, Tensor],
-        memory: Sequence[Tensor | None],
-        pace: Pace,
-    ) -> tuple[Float[Tensor, "*tokens H V"], list[Tensor]]:
-        """The recurrence; `memory` is the state without the convolution's history."""
-        o, S = pace.delta_rule(self.write(q, k, v, part), memory[0])
-        return o, [S]
-
-    def write(self, q: Tensor, k: Tensor, v: Tensor, part: dict[str, Tensor]) -> Write:
-        """The operands of the recurrence, from convolved q, k, v [..., H, K or V] and the scalars [..., H]."""
-        return Write(unit(q), unit(k), v, part["beta"].sigmoid())
-
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The convolution's last inputs, and S."""
-        return self.conv.state_shape(), (self.config.heads, self.V, self.K)
+    def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
+        """Project and convolve."""
+        history, S = self.opened(state)
+        part, history = convolved(self, x, history, pace, project)
+        return Recall(delta_write(part), None, S, (history,))
 
     def state_flops(self, length: int) -> int:
         """Erase, one write and the read of each head."""
@@ -108,26 +91,29 @@ class DeltaNet(Memory):
 
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetConfig(DeltaNetConfig):
-    """Gated DeltaNet as published: DeltaNet with a decay a head and a gated read."""
+    """Gated DeltaNet as published: DeltaNet with a decay per head and a gated read."""
 
-    def _make(self, dim: int) -> "GatedDeltaNet":
+    def _make(self, dim: int) -> "GatedDeltaNet":  # type: ignore[override]
         return GatedDeltaNet(dim, self)
 
 
-class GatedDeltaNet(DeltaNet):
+@final
+class GatedDeltaNet(Memory):
     """Gated DeltaNet: the delta rule with α = exp(−e^A softplus(Wx + b))."""
 
-    Config: ClassVar[type[MixerConfig]] = GatedDeltaNetConfig
-    scalars: ClassVar[tuple[str, ...]] = ("beta", "decay")
-    gated = True
+    Config = GatedDeltaNetConfig
 
     def __init__(self, dim: int, config: GatedDeltaNetConfig):
-        super().__init__(dim, config)
+        super().__init__(dim)
+        build_convolved(self, config, ("beta", "decay"), gated=True)
         self.decay = DecayRate(config.heads)
 
-    def write(self, q: Tensor, k: Tensor, v: Tensor, part: dict[str, Tensor]) -> Write:
-        """DeltaNet's, with decay."""
-        return super().write(q, k, v, part)._replace(log_alpha=self.decay(part["decay"]))
+    def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
+        """DeltaNet's, with a decay and a gate."""
+        history, S = self.opened(state)
+        part, history = convolved(self, x, history, pace, project)
+        write = delta_write(part)._replace(log_alpha=self.decay(part["decay"]))
+        return Recall(write, part["gate"], S, (history,))
 
     def state_flops(self, length: int) -> int:
         """Decay, erase, one write and the read of each head."""

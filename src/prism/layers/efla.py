@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import factorial
-from typing import Literal
+from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.config import one_of
-from prism.layers.base.memory import Write
+from prism.layers.base.memory import Memory, Project, Recall
+from prism.layers.base.mixer import State
+from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import unit, wide
-from prism.layers.deltanet import DeltaNet, DeltaNetConfig
+from prism.layers.deltanet import DeltaNetConfig, build_convolved, convolved
+from prism.ops.delta.rule import delta_rule_flops
 
 Rate = Literal["sigmoid", "softplus"]
 
@@ -28,21 +31,33 @@ class EflaConfig(DeltaNetConfig):
         super().__post_init__()
         one_of("rate", self.rate, Rate)
 
-    def _make(self, dim: int) -> "Efla":
+    def _make(self, dim: int) -> "Efla":  # type: ignore[override]
         return Efla(dim, self)
 
 
-class Efla(DeltaNet):
+@final
+class Efla(Memory):
     """EFLA: DeltaNet's differential equation solved over a time β; a key's length says how much to learn."""
 
     Config = EflaConfig
     config: EflaConfig
 
-    def write(self, q: Tensor, k: Tensor, v: Tensor, part: dict[str, Tensor]) -> Write:
+    def __init__(self, dim: int, config: EflaConfig):
+        super().__init__(dim)
+        build_convolved(self, config, ("beta",), gated=False)
+
+    def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
         """Raw keys, and the rate that is exact for their length."""
-        logit = wide(part["beta"])
+        history, S = self.opened(state)
+        part, history = convolved(self, x, history, pace, project)
+        logit, k, v = wide(part["beta"]), part["k"], part["v"]
         beta = logit.sigmoid() if self.config.rate == "sigmoid" else F.softplus(logit)
-        return Write(unit(q), k, v, exact_rate(beta, wide(k).square().sum(-1)).to(v.dtype))
+        rate = exact_rate(beta, wide(k).square().sum(-1)).to(v.dtype)
+        return Recall(Write(unit(part["q"]), k, v, rate), None, S, (history,))
+
+    def state_flops(self, length: int) -> int:
+        """Erase, one write and the read of each head."""
+        return self.config.heads * delta_rule_flops(1, self.K, self.V, decays=False)
 
 
 def exact_rate(beta: Float[Tensor, "*tokens H"], energy: Float[Tensor, "*tokens H"]) -> Float[Tensor, "*tokens H"]:

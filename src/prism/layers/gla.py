@@ -1,15 +1,16 @@
 """Gated linear attention: S_t = S_{t-1} diag(α_t) + v kᵀ, α = σ(W₂ W₁ x + b)^{1/16} for each channel of the key."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import final
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.base.memory import GatedWrite, Memory, Pace
+from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import GatedRead, wide
 from prism.ops.gated.rule import gated_rule_flops
 
@@ -39,10 +40,12 @@ class GatedLinearAttentionConfig(MixerConfig):
         return GatedLinearAttention(dim, self)
 
 
+@final
 class GatedLinearAttention(Memory):
-    """Gated linear attention: accumulation with a decay a channel; no convolution, no erasure."""
+    """Gated linear attention: accumulation with a decay per channel; no convolution, no erasure."""
 
     Config = GatedLinearAttentionConfig
+    config: GatedLinearAttentionConfig
 
     def __init__(self, dim: int, config: GatedLinearAttentionConfig):
         super().__init__(dim)
@@ -55,10 +58,8 @@ class GatedLinearAttention(Memory):
         self.read = GatedRead(V)
         self.out = nn.Linear(H * V, dim, bias=False)
 
-    def recall(
-        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
-    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
-        """Project, run the recurrence."""
+    def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
+        """All from one projection."""
         q, k, v, low, gate = project(x).split(list(self.sizes.values()), -1)
         H = self.config.heads
         write = GatedWrite(
@@ -68,12 +69,7 @@ class GatedLinearAttention(Memory):
             log_alpha=F.logsigmoid(wide(self.decay(low))).unflatten(-1, (H, self.K)) / self.config.damping,
             scale=self.K**-0.5,
         )
-        o, S = pace.gated_rule(write, None if state is None else state[0])
-        return o, gate, (S,)
-
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """S."""
-        return ((self.config.heads, self.V, self.K),)
+        return Recall(write, gate, None if state is None else state[0])
 
     def state_flops(self, length: int) -> int:
         """Decay, one write and the read of each head."""

@@ -1,6 +1,7 @@
 """Gated slot attention: slots K̃ = diag(f) K̃ + (1−f) kᵀ, Ṽ = diag(f) Ṽ + (1−f) vᵀ; o = Ṽᵀ softmax(K̃ q)."""
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.base.memory import GatedWrite, Pace, Paced
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import wide
 from prism.ops.gated.rule import gated_rule_flops
 
@@ -19,7 +20,7 @@ class GatedSlotAttentionConfig(MixerConfig):
     """Gated slot attention as published."""
 
     slots: int | None = None
-    """m, slots a head; None: as many as a key has channels."""
+    """m, slots per head; None: as many as a key has channels."""
     damping: float = 8.0
     """τ in f = σ(·)^{1/τ}: the larger, the slower a slot forgets."""
     head_key: int | None = None
@@ -38,10 +39,11 @@ class GatedSlotAttentionConfig(MixerConfig):
         return GatedSlotAttention(dim, self)
 
 
-class GatedSlotAttention(Paced):
+@final
+class GatedSlotAttention(Mixer):
     """Gated slot attention: a softmax over m slots, two passes of `gated_rule` whose key is 1 − f.
 
-    The first reads K̃ q from the value side, one number a slot; the second reads Ṽᵀ with their softmax.
+    The first reads K̃ q from the value side, one number per slot; the second reads Ṽᵀ with their softmax.
     """
 
     Config = GatedSlotAttentionConfig
@@ -57,7 +59,7 @@ class GatedSlotAttention(Paced):
         self.norm = nn.RMSNorm(H * V, eps=1e-5)
         self.out = nn.Linear(H * V, dim, bias=False)
 
-    def run(
+    def mix(
         self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
     ) -> tuple[Float[Tensor, "*tokens D"], State]:
         """Ask the slots' keys, then their values."""
@@ -66,9 +68,9 @@ class GatedSlotAttention(Paced):
         log_keep = F.logsigmoid(wide(gate)) / self.config.damping
         write = -torch.expm1(log_keep).to(x.dtype)  # 1 − f, without cancellation
         ask = GatedWrite(F.silu(q), write, F.silu(k), log_keep, side="value")
-        scores, keys = pace.gated_rule(ask, keys)
+        scores, keys = pace.run(ask, keys)
         chosen = wide(scores).softmax(-1).to(x.dtype)
-        o, values = pace.gated_rule(GatedWrite(chosen, write, F.silu(v), log_keep), values)
+        o, values = pace.run(GatedWrite(chosen, write, F.silu(v), log_keep), values)
         return self.out(self.norm(F.silu(o.flatten(-2)))), (keys, values)
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -1,6 +1,7 @@
 """HSTU: U,V,Q,K = SiLU(W LN(X)), A = SiLU(QKᵀ + b_pos[i−j] + b_time[bucket(t_{i+1} − t_j)])/N, X + W'(LN(AV) ⊙ U)."""
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from prism.config import at_least, fraction
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
 from prism.ops.attention import Bias, Past, pointwise_attention
 
 
@@ -40,10 +42,12 @@ class HstuConfig(MixerConfig):
         return Hstu(dim, self)
 
 
+@final
 class Hstu(Mixer):
     """HSTU's block: attention without a softmax, gated, with biases by distance and by time; no feed-forward."""
 
     Config = HstuConfig
+    sequences_only = True
     whole_block = True
     takes_times = True
 
@@ -63,10 +67,11 @@ class Hstu(Mixer):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None,
-        cu_seqlens: Int[Tensor, " limits"] | None,
+        pace: Pace,
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences; without times, the bias is by distance alone."""
+        assert isinstance(pace, Sequences)
         past = None if state is None else Past(state[:3], state[3])
         projected = F.silu(self.project(F.layer_norm(x, [self.dim], eps=1e-6)))
         u, v, q, k = projected.split(self.sizes, -1)
@@ -79,17 +84,10 @@ class Hstu(Mixer):
             1 / self.config.max_length,
             times=times,
             past=past,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=pace.packing,
         )
         read = F.layer_norm(o.flatten(-2), [u.shape[-1]], eps=1e-6)
         return x + self.merge(self.dropout(read * u)), (*past.kept, past.lengths)
-
-    def mix_token(
-        self, x: Float[Tensor, "N D"], state: State | None, times: Int[Tensor, "N 2"] | None = None
-    ) -> tuple[Float[Tensor, "N D"], State]:
-        """One token."""
-        y, state = self.mix(x.unsqueeze(1), state, None, None if times is None else times.unsqueeze(1))
-        return y.squeeze(1), state
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Keys, values, when they happened, and how many there are."""

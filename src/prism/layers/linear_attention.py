@@ -1,14 +1,15 @@
 """Linear attention: S_t = S_{t-1} + v φ(k)ᵀ, o = S φ(q) / (z·φ(q)) with z the sum of φ(k) and φ = elu + 1."""
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.layers.base.mixer import Mixer, MixerConfig, State
-from prism.ops import delta_rule
+from prism.layers.base.pace import Pace, Write
 from prism.ops.delta.rule import delta_rule_flops
 
 
@@ -17,12 +18,13 @@ class LinearAttentionConfig(MixerConfig):
     """Linear attention (the paper's LA and SLA): no decay, no erasure, rank 1."""
 
     normalise: bool = True
-    """Divide by the sum of the weights, as published; otherwise an RMSNorm a head keeps the read bounded."""
+    """Divide by the sum of the weights, as published; otherwise an RMSNorm per head keeps the read bounded."""
 
     def _make(self, dim: int) -> "LinearAttention":
         return LinearAttention(dim, self)
 
 
+@final
 class LinearAttention(Mixer):
     """Linear attention: pure accumulation; the normaliser z is one more row of S, written with v = 1."""
 
@@ -37,25 +39,15 @@ class LinearAttention(Mixer):
         self.out = nn.Linear(dim, dim, bias=False)
 
     def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences."""
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """Feature maps, one recurrence, the normaliser divided out."""
         q, k, v = self.project(x).unflatten(-1, (3, self.config.heads, self.size)).unbind(-3)
         q, k = F.elu(q) + 1, F.elu(k) + 1
         if self.norm is None:
             v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
         one = torch.ones_like(v[..., 0])
-        o, S = delta_rule(
-            q,
-            k,
-            v,
-            one,
-            erase=torch.zeros_like(one),
-            initial_state=None if state is None else state[0],
-            output_final_state=True,
-            cu_seqlens=cu_seqlens,
-        )
-        assert S is not None
+        o, S = pace.run(Write(q, k, v, one, erase=torch.zeros_like(one)), None if state is None else state[0])
         # φ > 0, so the sum of weights is positive from the first token on
         o = o[..., :-1] / o[..., -1:] if self.norm is None else self.norm(o)
         return self.out(o.flatten(-2)), (S,)

@@ -1,6 +1,7 @@
 """Mamba-2: S_t = e^{−Δ e^A} S_{t-1} + Δ x Bᵀ, y = S C + D x, out(RMSNorm(y ⊙ SiLU(z))); B and C shared by the heads."""
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.base.memory import Pace, Paced, Write
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, ShortConv
 from prism.ops.delta.rule import delta_rule_flops
 
@@ -34,8 +35,9 @@ class Mamba2Config(MixerConfig):
         return Mamba2(dim, self)
 
 
-class Mamba2(Paced):
-    """Mamba-2: the state-space dual form, a scalar decay a head and nothing erased."""
+@final
+class Mamba2(Mixer):
+    """Mamba-2: the state-space dual form, a scalar decay per head and nothing erased."""
 
     Config = Mamba2Config
 
@@ -51,7 +53,7 @@ class Mamba2(Paced):
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.out = nn.Linear(inner, dim, bias=False)
 
-    def run(
+    def mix(
         self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
     ) -> tuple[Float[Tensor, "*tokens D"], State]:
         """Project, convolve, run the recurrence, gate, normalise, project out."""
@@ -59,7 +61,7 @@ class Mamba2(Paced):
         gate, mixed, step = self.project(x).split(self.sizes, -1)
         mixed, history = pace.conv(self.conv, mixed, history)
         write = self.write(mixed, step)
-        o, S = pace.delta_rule(write, S)
+        o, S = pace.run(write, S)
         y = (o + self.skip.unsqueeze(-1) * write.v).flatten(-2)
         return self.out(self.norm(y * F.silu(gate))), (history, S)
 

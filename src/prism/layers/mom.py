@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from prism.config import at_least, one_of
 from prism.errors import InputError
-from prism.layers import mixer_config
-from prism.layers.base.memory import Memory, OneToken, Sequences
+from prism.layers.base.memory import Memory
 from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import OneToken, Pace, Sequences
 from prism.layers.base.parts import LinearEach, wide
+from prism.layers.deltanet import GatedDeltaNetConfig
+from prism.layers.gla import GatedLinearAttentionConfig
 from prism.layers.prism import PrismConfig
+from prism.ops.common.packing import Packing, lengths_of
 
 Inner = Literal["gated-deltanet", "gla"]
 
@@ -41,9 +44,6 @@ class RoutingConfig(MixerConfig):
     def memory(self) -> MixerConfig:
         """The config of the mixer inside."""
 
-    def _make(self, dim: int) -> "MixtureOfMemories":
-        return MixtureOfMemories(dim, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MomConfig(RoutingConfig):
@@ -58,7 +58,10 @@ class MomConfig(RoutingConfig):
 
     def memory(self) -> MixerConfig:
         """The mixer by its name, its other fields at their defaults."""
-        return mixer_config(self.inner, heads=self.heads)
+        return (GatedLinearAttentionConfig if self.inner == "gla" else GatedDeltaNetConfig)(heads=self.heads)
+
+    def _make(self, dim: int) -> "MixtureOfMemories":
+        return MixtureOfMemories(dim, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,10 @@ class Routes(NamedTuple):
     counts: list[int]  # rows of each memory
 
 
-class MixtureOfMemories(Mixer):
-    """Mixture of memories: a router picks memories, each with its own maps to what is written and its own state."""
+class Mixture(Mixer):
+    """A router picks memories, each with its own maps to what is written and its own state."""
 
-    Config: ClassVar[type[MixerConfig]] = MomConfig
-
+    @abstractmethod
     def __init__(self, dim: int, config: RoutingConfig):
         super().__init__(dim)
         self.config = config
@@ -104,44 +106,43 @@ class MixtureOfMemories(Mixer):
         del inner.out  # the mixture writes to the residual stream, once
 
     def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: what a memory sees of a sequence is a packed sequence of its own."""
-        B, T, _ = x.shape
-        limits = torch.arange(B + 1) * T if cu_seqlens is None else cu_seqlens
-        lengths = limits.diff().to(x.device)
-        N, tokens = len(lengths), x.flatten(0, 1)
-        routes = self.route(tokens, torch.repeat_interleave(lengths), N)
-        limits = torch.bincount(routes.place, minlength=self.states * N).cumsum(0)
-        pace = Sequences(torch.cat([limits.new_zeros(1), limits]))
-        before = None if state is None else tuple(part.transpose(0, 1).flatten(0, 1) for part in state)
-        y, after = self._recall(tokens, before, pace, routes)
-        after = tuple(part.unflatten(0, (self.states, N)).transpose(0, 1) for part in after)
-        return y.view(x.shape), after
-
-    def mix_token(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
-        """One token: the memories it visits make a step, the others stay."""
-        N = len(x)
-        routes = self.route(x, torch.arange(N, device=x.device), N)
-        place = routes.place % N, routes.place // N  # sequence, memory
-        before = None if state is None else tuple(part[place] for part in state)
-        y, after = self._recall(x, before, OneToken(), routes)
-        if state is None:
-            state = tuple(part.new_zeros(N, self.states, *part.shape[1:]) for part in after)
-        return y, tuple(old.index_put(place, new) for old, new in zip(state, after, strict=True))
-
-    def _recall(
-        self, tokens: Tensor, before: State | None, pace: Sequences | OneToken, routes: Routes
-    ) -> tuple[Float[Tensor, "tokens D"], State]:
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """Each memory reads the tokens that chose it, as sequences of its own; their reads are summed."""
+        tokens = x.flatten(0, -2)
+        packing = pace.packing if isinstance(pace, Sequences) else None
+        lengths = lengths_of(len(x), len(tokens) // max(len(x), 1), None if packing is None else packing.bounds)
+        N, sequence = len(lengths), torch.arange(len(lengths), device=x.device)
+        routes = self.route(tokens, sequence.repeat_interleave(torch.tensor(lengths, device=x.device)), N)
+        inner, before = self._visited(state, pace, routes, N)
         rows = tokens.index_select(0, routes.token)
-        if isinstance(pace, Sequences):
-            rows = rows.unsqueeze(0)
-        o, gate, after = self.inner.recall(rows, before, pace, lambda u: self._project(u, routes.counts))
+        rows = rows.unsqueeze(0) if isinstance(inner, Sequences) else rows
+        write, gate, S, carried = self.inner.operands(rows, before, inner, lambda u: self._project(u, routes.counts))
+        o, S = inner.run(write, S)
         read = o.flatten(0, -3)[routes.rows]  # [tokens, visits, H, V]
         o = torch.einsum("tj,tjhv->thv", routes.weight.to(o.dtype), read)
         # with an anchor, the gate depends on the memory: the first visit is to the shared or strongest one
         first = None if gate is None else gate.flatten(0, -2)[routes.rows[:, 0]]
-        return self.out(self.inner.read(o, first)), after
+        y = self.out(self.inner.read(o, first)).view(x.shape)
+        return y, self._after((*carried, S), state, inner, routes, N)
+
+    def _visited(self, state: State | None, pace: Pace, routes: Routes, N: int) -> tuple[Pace, State | None]:
+        """What the memories see: packed sequences, one per memory and sequence, or the tokens that came to each."""
+        if isinstance(pace, OneToken):
+            place = routes.place % N, routes.place // N  # sequence, memory
+            return pace, None if state is None else tuple(part[place] for part in state)
+        limits = torch.bincount(routes.place, minlength=self.states * N).cumsum(0).tolist()
+        before = None if state is None else tuple(part.transpose(0, 1).flatten(0, 1) for part in state)
+        return Sequences(Packing((0, *limits))), before
+
+    def _after(self, new: State, state: State | None, pace: Pace, routes: Routes, N: int) -> State:
+        """The state of every memory: after one token, those that were not visited stay."""
+        if isinstance(pace, Sequences):
+            return tuple(part.unflatten(0, (self.states, N)).transpose(0, 1) for part in new)
+        place = routes.place % N, routes.place // N
+        if state is None:
+            state = tuple(part.new_zeros(N, self.states, *part.shape[1:]) for part in new)
+        return tuple(old.index_put(place, part) for old, part in zip(state, new, strict=True))
 
     def _project(self, u: Tensor, counts: list[int]) -> Tensor:
         """The projection of the mixer inside, from the common and the memories' own maps."""
@@ -183,14 +184,28 @@ class MixtureOfMemories(Mixer):
         return self.visits * self.inner.state_flops(length)
 
     def flops(self, length: int = 0) -> int:
-        """As for any mixer, but the maps of the mixer inside are used once a visit."""
+        """As for any mixer, but the maps of the mixer inside are used once per visit."""
         inside = sum(part.weight.numel() for part in self.inner.modules() if isinstance(part, nn.Linear))
         own = self.project.weight[0].numel()
         once = self.router.weight.numel() + self.out.weight.numel()
         return 2 * (once + self.visits * (inside + own)) + self.state_flops(length)
 
 
-class PrismMixtureOfMemories(MixtureOfMemories):
+@final
+class MixtureOfMemories(Mixture):
+    """Mixture of memories: each token writes to and reads a few of many memories, all alike inside."""
+
+    Config = MomConfig
+
+    def __init__(self, dim: int, config: MomConfig):
+        super().__init__(dim, config)
+
+
+@final
+class PrismMixtureOfMemories(Mixture):
     """Mixture of memories with PRISM in every one: the hybrid of the paper's discussion."""
 
     Config = PrismMomConfig
+
+    def __init__(self, dim: int, config: PrismMomConfig):
+        super().__init__(dim, config)

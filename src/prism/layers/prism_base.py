@@ -1,52 +1,53 @@
 """PRISM's second reading: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ, as Gated DeltaNet has it, + Σ_l β^l δ^l k^lᵀ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.layers.base.memory import Pace, Write
+from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
-from prism.layers.base.parts import ShortConv, unit
-from prism.layers.deltanet import GatedDeltaNet, GatedDeltaNetConfig
-from prism.layers.prism import PrismConfig, corrections, named, repeat_last, solver_sizes
+from prism.layers.base.pace import Pace, Write
+from prism.layers.base.parts import DecayRate, ShortConv, unit
+from prism.layers.deltanet import GatedDeltaNetConfig, build_convolved, convolved, delta_write
+from prism.layers.prism_solver import PrismFields, corrections, named, repeat_last, solver_sizes
 from prism.ops.delta.rule import delta_rule_flops
 
 # Logit of a step's strength at first, β ≈ 1/1100. Only the base key is erased, so what the steps write piles up over
 # the thousand tokens that a slow head remembers. Validation perplexity of a 2.7M language model after 400k tokens,
 # equal parameters, one seed, from a logit of 0 / −3 / −5 / −7: 100.9 / 98.3 / 94.2 / 91.8; Gated DeltaNet: 92.3.
-FAINT = -7.0
+FIRST_STRENGTH = -7.0
 
 
-class PrismOnBase(GatedDeltaNet):
+@final
+class PrismOnBase(Memory):
     """Gated DeltaNet, and L solver steps beside its write; with no steps it is Gated DeltaNet, weight for weight.
 
     In a mixture of memories the solver is common to all of them, like the convolution.
     """
 
-    Config = PrismConfig
-    config: PrismConfig
+    Config = PrismFields
+    config: PrismFields
 
-    def __init__(self, dim: int, config: PrismConfig):
-        super().__init__(
-            dim, GatedDeltaNetConfig(heads=config.heads, head_key=config.head_key, head_value=config.head_value)
-        )
+    def __init__(self, dim: int, config: PrismFields):
+        super().__init__(dim)
+        like = GatedDeltaNetConfig(heads=config.heads, head_key=config.head_key, head_value=config.head_value)
+        build_convolved(self, like, ("beta", "decay"), gated=True)
         self.config = config
+        self.decay = DecayRate(config.heads)
         self.solver = Solver(dim, self.K, self.V, config) if config.steps else None
 
-    def recall(
-        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Callable[[Tensor], Tensor]
-    ) -> tuple[Float[Tensor, "*tokens H V"], Float[Tensor, "*tokens HV"] | None, State]:
-        """Gated DeltaNet's operands, the solver's beside them, one parallel recurrence."""
-        *seen, history, S = state or (None,) * len(self.state_shapes())
-        (q, k, v), part, history = self.operands(x, history, pace, project)
-        write = self.write(q, k, v, part)
-        if self.solver is not None:
-            u, *seen = self.solver.anchor(x, seen, pace)
-            write = self.solver(write, u)
-        o, S = pace.delta_rule(write, S)
-        return o, part["gate"], (*seen, history, S)
+    def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
+        """Gated DeltaNet's, and the solver's beside them."""
+        *seen, history, S = self.opened(state)
+        part, history = convolved(self, x, history, pace, project)
+        write = delta_write(part)._replace(log_alpha=self.decay(part["decay"]))
+        if self.solver is None:
+            return Recall(write, part["gate"], S, (history,))
+        u, *after = self.solver.anchor(x, seen, pace)
+        return Recall(self.solver(write, u), part["gate"], S, (*after, history))
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The anchor's last inputs where it has a window, those of the base's convolution, and S."""
@@ -61,7 +62,7 @@ class PrismOnBase(GatedDeltaNet):
 class Solver(nn.Module):
     """L refinement steps beside a write: an anchor, and the steps' gains, directions and strengths from it."""
 
-    def __init__(self, dim: int, K: int, V: int, config: PrismConfig):
+    def __init__(self, dim: int, K: int, V: int, config: PrismFields):
         super().__init__()
         self.config, H, L = config, config.heads, config.steps
         self.conv = ShortConv(dim, config.conv_size) if config.anchor == "shortconv" else None
@@ -71,7 +72,7 @@ class Solver(nn.Module):
         self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
         self.lift = nn.Linear(own["low"], sum(self.lifted.values()), bias=False) if self.lifted else None
         self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if config.gains else None
-        self.beta_bias = nn.Parameter(torch.full((H, L), FAINT))
+        self.beta_bias = nn.Parameter(torch.full((H, L), FIRST_STRENGTH))
 
     def anchor(self, x: Float[Tensor, "*tokens D"], seen: Sequence[Tensor | None], pace: Pace) -> tuple[Tensor, ...]:
         """u, then the history of its window where it has one."""

@@ -6,7 +6,7 @@ values are its own.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, final
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
-from prism.layers.base.memory import GatedWrite, Pace, Paced
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import unit, wide
 from prism.ops.gated.rule import gated_rule_flops
 
@@ -40,8 +40,9 @@ class RWKV7Config(MixerConfig):
         return RWKV7(dim, self)
 
 
-class RWKV7(Paced):
-    """RWKV-7: a decay a channel, an erasure along κ̂ at a rate a channel, a bonus for the current token."""
+@final
+class RWKV7(Mixer):
+    """RWKV-7: a decay per channel, an erasure along κ̂ at a rate per channel, a bonus for the current token."""
 
     Config = RWKV7Config
     # How far the mix of a token with the one before bends along the channels: what the published first layer has.
@@ -75,7 +76,7 @@ class RWKV7(Paced):
         rank = min(rank, self.dim)
         return nn.Sequential(nn.Linear(self.dim, rank, bias=False), between, nn.Linear(rank, self.dim, bias=False))
 
-    def run(
+    def mix(
         self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
     ) -> tuple[Float[Tensor, "*tokens D"], State]:
         """Shift, project, run the recurrence, normalise, add the bonus, gate."""
@@ -83,7 +84,7 @@ class RWKV7(Paced):
         before, last = pace.previous(x, last)
         r, w, k, v, a, g = (x.unsqueeze(-2) + (before - x).unsqueeze(-2) * self.shift).unbind(-2)
         write = self.write(self.receptance(r), w, self.key(k), self.value(v), a)
-        o, S = pace.gated_rule(write, S)
+        o, S = pace.run(write, S)
         o = F.layer_norm(o, (self.size,), eps=self.EPS).flatten(-2) * self.norm_scale + self.norm_shift
         weight = (write.q * write.k * self.bonus).sum(-1, keepdim=True)
         o = o + (weight * write.v).flatten(-2)

@@ -1,13 +1,15 @@
 """SASRec's block: Q = LN(X), X' = Q + MHA(Q, X, X), F = LN(X'), X = F + W₂ relu(W₁ F); causal, no output map."""
 
 from dataclasses import dataclass
+from typing import final
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import fraction
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
 from prism.ops.attention import Past, causal_attention
 
 
@@ -28,10 +30,12 @@ class SasrecConfig(MixerConfig):
         return Sasrec(dim, self)
 
 
+@final
 class Sasrec(Mixer):
     """SASRec's block: norms come first and the residual branches start behind them, as in the authors' code."""
 
     Config = SasrecConfig
+    sequences_only = True
     whole_block = True
     needs_positions = True
 
@@ -49,17 +53,16 @@ class Sasrec(Mixer):
         self.ffn_out = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
+    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences."""
+        assert isinstance(pace, Sequences)
         past = None if state is None else Past(state[:2], state[2])
         normed = self.norm(x)
         q, k, v = (
             y.unflatten(-1, (self.config.heads, self.size)) for y in (self.query(normed), self.key(x), self.value(x))
         )
         rate = self.config.dropout if self.training else 0.0
-        o, past = causal_attention(q, k, v, past=past, cu_seqlens=cu_seqlens, dropout=rate)
+        o, past = causal_attention(q, k, v, past=past, cu_seqlens=pace.packing, dropout=rate)
         y = self.ffn_norm(normed + o.flatten(-2))
         y = y + self.dropout(self.ffn_out(self.dropout(F.relu(self.hidden(y)))))
         return y, (*past.kept, past.lengths)

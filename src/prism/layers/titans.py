@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
 from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
 from prism.ops.fastweight.titans import titans
 
@@ -44,11 +45,13 @@ class TitansConfig(MixerConfig):
         return Titans(dim, self)
 
 
+@final
 class Titans(Mixer):
     """Titans' neural memory, trained on each token with momentum and forgetting; without the attention branch."""
 
     Config = TitansConfig
     parallel = False
+    sequences_only = True
 
     def __init__(self, dim: int, config: TitansConfig):
         super().__init__(dim)
@@ -65,13 +68,12 @@ class Titans(Mixer):
         self.read = GatedRead(d)
         self.out = nn.Linear(H * d, dim, bias=False)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
+    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences: a loop over chunks."""
-        history, memory = (None, self._fresh(x, cu_seqlens)) if state is None else (state[0], state[1:])
+        assert isinstance(pace, Sequences)
+        history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
         qkv, gate, *gates = self.project(x).split(self.sizes, -1)
-        qkv, history = self.conv(qkv, history, cu_seqlens)
+        qkv, history = pace.conv(self.conv, qkv, history)
         q, k, v = qkv.unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
         given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
         log_keep = None
@@ -87,12 +89,11 @@ class Titans(Mixer):
             log_keep,
             memory,
             chunk=self.config.chunk,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=pace.packing,
         )
         return self.out(self.read(o.to(x.dtype), gate)), (history, *after)
 
-    def _fresh(self, x: Tensor, cu_seqlens: Tensor | None) -> State:
-        sequences = x.shape[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+    def _fresh(self, x: Tensor, sequences: int) -> State:
         M = [wide(M).expand(sequences, *M.shape) for M in self.start]
         place = torch.zeros(sequences, dtype=torch.long, device=x.device)
         return *M, *M, *(torch.zeros_like(M_l) for M_l in M), place

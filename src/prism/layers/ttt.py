@@ -1,18 +1,23 @@
 """TTT-Linear and TTT-MLP: the state is a model's weights W, trained on each token, ½‖LN(f(k; W)) − (v − k)‖²."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import wide
+from prism.ops.common.packing import read_bounds
+from prism.ops.common.ragged import positions
 from prism.ops.fastweight.ttt import ttt
-from prism.ops.fastweight.walk import places
+from prism.ops.rotary import rotate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,9 @@ class TTT(Mixer):
     """What both have: projections, rotation by the place in the mini-batch, learning rates, the norm of the read."""
 
     parallel = False
+    sequences_only = True
 
+    @abstractmethod
     def __init__(self, dim: int, config: TTTConfig, widths: tuple[int, ...], base_rate: float):
         super().__init__(dim)
         self.config, H = config, config.heads
@@ -74,38 +81,29 @@ class TTT(Mixer):
         self.read = nn.LayerNorm(H * d, eps=1e-6)
         self.out = nn.Linear(H * d, dim, bias=False)
 
-    def mix(
-        self, x: Float[Tensor, "B T D"], state: State | None, cu_seqlens: Int[Tensor, " limits"] | None
-    ) -> tuple[Float[Tensor, "B T D"], State]:
+    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences: a loop over mini-batches."""
+        assert isinstance(pace, Sequences)
         B, T, _ = x.shape
         if state is None:
-            state = self._fresh(B if cu_seqlens is None else cu_seqlens.numel() - 1)
+            state = self._fresh(pace.count(x))
         q, k, v = self.project(x).unflatten(-1, (3, self.config.heads, self.d)).unbind(2)
-        place = places(B, T, state[-1], cu_seqlens, self.config.mini_batch)
-        turns = self._turns()[:, place].unsqueeze(-2)
+        place = positions(B, T, read_bounds(pace.packing, B, T), state[-1], x.device) % self.config.mini_batch
         rate = self.base_rate / self.d * wide(self.rate(x)).sigmoid()
         nth = torch.arange(1, self.config.mini_batch + 1, device=x.device)
         token_rate = wide(self.token_rate) + 1 / nth.to(rate.dtype)
         norm = (self.norm_weight, self.norm_bias)
         o, state = ttt(
-            _rotate(wide(q), turns),
-            _rotate(wide(k), turns),
+            rotate(wide(q), place),
+            rotate(wide(k), place),
             wide(v),
             rate,
             token_rate.clamp(min=0),
             norm,
             state,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=pace.packing,
         )
         return self.out(self.read(o.to(x.dtype).flatten(-2))), state
-
-    def _turns(self) -> Float[Tensor, "2 b h"]:
-        """Cosine and sine of the angle of each pair at each place, exact whatever dtype the mixer was cast to."""
-        place = torch.arange(self.config.mini_batch, device=self.token_rate.device, dtype=torch.float64)
-        pair = torch.arange(self.d // 2, device=place.device, dtype=torch.float64)
-        angles = place[:, None] * 10000 ** (-2 * pair / self.d)
-        return torch.stack([angles.cos(), angles.sin()])
 
     def _fresh(self, sequences: int) -> State:
         W = [wide(W).expand(sequences, *W.shape) for W in self.start]
@@ -124,12 +122,7 @@ class TTT(Mixer):
         return 9 * weights + 2 * hidden
 
 
-def _rotate(x: Float[Tensor, "B T H d"], turns: Float[Tensor, "2 B T 1 h"]) -> Float[Tensor, "B T H d"]:
-    """Rotary positions: the pair (x_i, x_{i+d/2}) turned by its angle."""
-    (cos, sin), (a, b) = turns.to(x.dtype), x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
-
-
+@final
 class TTTLinear(TTT):
     """Test-time training, the inner model f(x) = x W + c."""
 
@@ -140,6 +133,7 @@ class TTTLinear(TTT):
         super().__init__(dim, config, (d, d), base_rate=1.0)
 
 
+@final
 class TTTMLP(TTT):
     """Test-time training, the inner model f(x) = gelu(x W_1 + c_1) W_2 + c_2."""
 

@@ -12,11 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 from prism.config import at_least, fraction
 from prism.errors import InputError
-from prism.layers.base.initial import initialise, quieten
+from prism.layers.base.initial import initialise, scale_writer
 from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.prism import PrismConfig
 from prism.models.one_token import OneToken
 from prism.models.positions import Positions
+from prism.ops.common.packing import Limits, Packing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +95,11 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None,
-        cu_seqlens: Int[Tensor, " limits"] | None,
+        packing: Packing | None,
         times: Int[Tensor, "B T 2"] | None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences."""
-        y, state = self.mixer(x if self.norm is None else self.norm(x), state, cu_seqlens, times)
+        y, state = self.mixer(x if self.norm is None else self.norm(x), state, packing, times)
         return self._rest(x, y), state
 
     def step(
@@ -118,7 +119,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Embeddings in, features out; the state is one mixer state a block, and with positions a count of tokens."""
+    """Embeddings in, features out; the state is one mixer state per block, and with positions a count of tokens."""
 
     def __init__(self, config: BackboneConfig):
         super().__init__()
@@ -132,28 +133,29 @@ class Backbone(nn.Module):
         writers = config.layers * (1 + (config.hidden > 0))
         for block in blocks:
             if not block.mixer.whole_block:
-                quieten(block.mixer.out, writers)
+                scale_writer(block.mixer.out, writers)
             if block.ffn is not None:
                 initialise(block.ffn)
-                quieten(block.ffn.out, writers)
+                scale_writer(block.ffn.out, writers)
 
     def forward(
         self,
         x: Float[Tensor, "B T D"],
         state: tuple[State, ...] | None = None,
-        cu_seqlens: Int[Tensor, " limits"] | None = None,
+        cu_seqlens: Limits | None = None,
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
         """Whole sequences, dense or packed, from the state that an earlier call returned."""
         self._check(state)
+        packing = Packing.of(cu_seqlens, x.shape[0], x.shape[1])  # read here, once for all blocks
         states, count = [], None
         if self.positions is not None:
-            x, count = self.positions(x, state[-1] if state else None, cu_seqlens)
+            x, count = self.positions(x, state[-1] if state else None, packing)
         for block, before in self._blocks(state):
             if self.config.checkpoint and self.training and torch.is_grad_enabled():
-                x, after = checkpoint(block, x, before, cu_seqlens, times, use_reentrant=False)
+                x, after = checkpoint(block, x, before, packing, times, use_reentrant=False)
             else:
-                x, after = block(x, before, cu_seqlens, times)
+                x, after = block(x, before, packing, times)
             states.append(after)
         return self.norm(x), (*states,) if count is None else (*states, count)
 

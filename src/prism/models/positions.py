@@ -1,17 +1,17 @@
 """Learned absolute positions: x_t + P_t, as SASRec has them; the state is how many tokens a sequence has had."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import State
-from prism.ops.common.checks import read_bounds
-from prism.ops.common.ragged import lengths_of, positions
+from prism.ops.common.packing import Packing, lengths_of
+from prism.ops.common.ragged import positions
 
 
 class Positions(nn.Module):
-    """One vector a position. Tokens beyond the last share it, so that a stream need not end."""
+    """One vector per position. Tokens beyond the last share it, so that a stream need not end."""
 
     def __init__(self, count: int, dim: int, dropout: float):
         super().__init__()
@@ -23,11 +23,11 @@ class Positions(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None,
-        cu_seqlens: Int[Tensor, " limits"] | None,
+        packing: Packing | None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences, dense or packed."""
         B, T, _ = x.shape
-        bounds = read_bounds(cu_seqlens, B, T)
+        bounds = None if packing is None else packing.bounds
         counts = torch.tensor(lengths_of(B, T, bounds), dtype=torch.long, device=x.device)
         if state is not None and state[0].shape != counts.shape:
             raise ValueError(f"state counts {len(state[0])} sequences, but x has {len(counts)}")

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from prism.ops.common.checks import read_bounds
-from prism.ops.common.ragged import Bounds, append, lengths_of, pad, rows_of, similar, unpad
+from prism.ops.common.packing import Bounds, Limits, lengths_of, read_bounds
+from prism.ops.common.ragged import append, pad, rows_of, similar, unpad
 
 Tensors = tuple[Tensor, ...]
 # (queries [n, R, …], keys [n, S, …], tokens of each sequence before its first query; None: query i is key i)
@@ -34,7 +34,7 @@ def visible(first: Int[Tensor, " n"], R: int, S: int) -> Bool[Tensor, "n R S"]:
 
 
 def attend(
-    core: Core, queries: Tensors, keys: Tensors, past: Past | None, cu_seqlens: Int[Tensor, " limits"] | None
+    core: Core, queries: Tensors, keys: Tensors, past: Past | None, cu_seqlens: Limits | None
 ) -> tuple[Float[Tensor, "B T H V"], Past]:
     """Runs `core` on every sequence with its own past, without mixing; all tensors [B, T, …], dense or packed."""
     B, T = queries[0].shape[:2]
@@ -81,7 +81,7 @@ def causal_attention(
     v: Float[Tensor, "B T H V"],
     *,
     past: Past | None = None,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
     dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "B T H V"], Past]:
     """Softmax attention by the fused kernel of PyTorch; `past` is what an earlier call returned."""
@@ -145,7 +145,7 @@ def pointwise_attention(
     *,
     times: Int[Tensor, "B T 2"] | None = None,
     past: Past | None = None,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Past]:
     """Pointwise attention, a block of queries at a time; `times`: when a token was, and when its answer is for."""
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.common.checks import read_bounds
+from prism.ops.common.packing import Limits, read_bounds
 from prism.ops.cpu import fused
 
 
@@ -18,7 +18,7 @@ def short_conv(
     bias: Float[Tensor, " D"] | None = None,
     silu: bool = False,
     history: Float[Tensor, "N W-1 D"] | None = None,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W-1 D"]]:
     """The whole sequence at once; `weight[:, -1]` meets the current token. Returns the outputs and the next history.
 

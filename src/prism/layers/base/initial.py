@@ -10,7 +10,7 @@ from torch import nn
 from prism.layers.base.parts import LinearEach, ShortConv
 
 # Weight of a token's predecessors in a short convolution at first; the token's own is 1.
-FAINT = 0.2
+NEIGHBOUR_WEIGHT = 0.2
 
 
 def initialise(module: nn.Module) -> None:
@@ -26,11 +26,11 @@ def initialise(module: nn.Module) -> None:
             nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)
         elif isinstance(part, ShortConv):
             # near the identity: with taps all alike a token drowns in its predecessors, and recall is learned late
-            nn.init.normal_(part.weight, std=FAINT)
+            nn.init.normal_(part.weight, std=NEIGHBOUR_WEIGHT)
             with torch.no_grad():
                 part.weight[:, -1] += 1
 
 
-def quieten(out: nn.Linear, writers: int) -> None:
+def scale_writer(out: nn.Linear, writers: int) -> None:
     """Scales a map that writes to the residual stream, so that `writers` of them together add unit variance."""
     nn.init.normal_(out.weight, std=(out.in_features * writers) ** -0.5)

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
-from prism.ops.common.checks import describe, read_bounds
+from prism.layers.base.pace import OneToken, Pace, Sequences
+from prism.ops.common.checks import describe
+from prism.ops.common.packing import Limits, Packing
 from prism.ops.common.precision import autocasts
 
 # One tensor for each thing a mixer remembers; the first axis of each is the sequence.
 State = tuple[Tensor, ...]
-# In a state's shape, the axis that has one entry a token (padded to the longest sequence).
+# In a state's shape, the axis that has one entry per token (padded to the longest sequence).
 GROWS = -1
 
 
@@ -50,11 +52,13 @@ class MixerConfig(ABC):
 
 
 class Mixer(nn.Module, ABC):
-    """Mixes tokens along a sequence, causally. Subclasses give `mix`, `state_shapes`, and often a faster `step`."""
+    """Mixes tokens along a sequence, causally. Subclasses give `mix`, `state_shapes` and `state_flops`."""
 
     Config: ClassVar[type[MixerConfig]]
     parallel: ClassVar[bool] = True
     """Whether the whole sequence is computed at once: no operand depends on the state."""
+    sequences_only: ClassVar[bool] = False
+    """Whether `mix` takes sequences [B, T, D] alone: `step` then gives it sequences of one token."""
     whole_block: ClassVar[bool] = False
     """Whether norms, residual and feed-forward are the mixer's own: the backbone then adds none of them."""
     takes_times: ClassVar[bool] = False
@@ -70,12 +74,12 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def mix(
-        self,
-        x: Float[Tensor, "B T D"],
-        state: State | None,
-        cu_seqlens: Int[Tensor, " limits"] | None,
-    ) -> tuple[Float[Tensor, "B T D"], State]:
-        """`forward` on arguments that have been checked (with `times` as a fourth where `takes_times`)."""
+        self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace
+    ) -> tuple[Float[Tensor, "*tokens D"], State]:
+        """`forward` and, unless `sequences_only`, `step`, on arguments that have been checked.
+
+        Whatever moves along the sequence goes through `pace`; where `takes_times`, `times` is a fourth argument.
+        """
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -84,11 +88,6 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def state_flops(self, length: int) -> int:
         """Floating-point operations of one token's update and read of the state, after `length` tokens."""
-
-    def mix_token(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
-        """`step` on arguments that have been checked."""
-        y, state = self.mix(x.unsqueeze(1), state, None)
-        return y.squeeze(1), state
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens (the same for any length if linear)."""
@@ -103,15 +102,15 @@ class Mixer(nn.Module, ABC):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None = None,
-        cu_seqlens: Int[Tensor, " limits"] | None = None,
+        cu_seqlens: Limits | None = None,
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences: dense, or packed into one row with `cu_seqlens`.
 
         Args:
-            x: One sequence a row, or all sequences in the one row that there is.
+            x: One row per sequence, or all sequences in the one row that there is.
             state: What an earlier call returned for the tokens before these; None at the start.
-            cu_seqlens: Limits 0, …, T of packed sequences.
+            cu_seqlens: Limits 0, …, T of packed sequences, or their `Packing`.
             times: For each token, in seconds, when it happened and when the one after it is asked for; only
                 mixers that model time use it.
 
@@ -119,9 +118,9 @@ class Mixer(nn.Module, ABC):
             The outputs, and the state after the last token of every sequence.
         """
         self._check("x", x, 3, "[B, T, D]")
-        bounds = read_bounds(cu_seqlens, x.shape[0], x.shape[1])
-        self._check_state(state, x.shape[0] if bounds is None else len(bounds) - 1, x)
-        return self.mix(x, state, cu_seqlens, *self._times(times, x))
+        pace = Sequences(Packing.of(cu_seqlens, x.shape[0], x.shape[1]))
+        self._check_state(state, pace.count(x), x)
+        return self.mix(x, state, pace, *self._times(times, x))
 
     def step(
         self, x_t: Float[Tensor, "N D"], state: State | None = None, times: Int[Tensor, "N 2"] | None = None
@@ -129,7 +128,11 @@ class Mixer(nn.Module, ABC):
         """One token of every sequence."""
         self._check("x_t", x_t, 2, "[N, D]")
         self._check_state(state, x_t.shape[0], x_t)
-        return self.mix_token(x_t, state, *self._times(times, x_t))
+        given = self._times(times, x_t)
+        if not self.sequences_only:
+            return self.mix(x_t, state, OneToken(), *given)
+        y, state = self.mix(x_t.unsqueeze(1), state, Sequences(), *(y if y is None else y.unsqueeze(1) for y in given))
+        return y.squeeze(1), state
 
     def _times(self, times: Tensor | None, x: Tensor) -> tuple[Tensor | None, ...]:
         """What `mix` takes beyond the rest."""

@@ -4,10 +4,11 @@ from math import log
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.packing import Limits
 from prism.ops.conv import short_conv, short_conv_step
 from prism.ops.cpu import fused
 
@@ -24,7 +25,7 @@ class ShortConv(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         history: Float[Tensor, "N W D"] | None,
-        cu_seqlens: Int[Tensor, " limits"] | None,
+        cu_seqlens: Limits | None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W D"]]:
         """The whole sequence, and the history after it."""
         return short_conv(x, self.weight, bias=self.bias, silu=True, history=history, cu_seqlens=cu_seqlens)
@@ -51,7 +52,7 @@ class GatedRead(nn.Module):
     def forward(
         self, o: Float[Tensor, "*tokens H V"], gate: Float[Tensor, "*tokens H*V"] | None
     ) -> Float[Tensor, "*tokens H*V"]:
-        """One vector a token, heads side by side."""
+        """One vector per token, heads side by side."""
         o = self.norm(o).flatten(-2)
         return o if gate is None else o * F.silu(gate)
 
@@ -72,15 +73,15 @@ class LinearEach(nn.Module):
 def half_lives(heads: int, shortest: float = 4.0, longest: float = 1024.0) -> Float[Tensor, " H"]:
     """Logits of decays whose half-lives are spread evenly in logarithm from `shortest` to `longest` tokens.
 
-    A single head has the one in the middle.
+    A single head has the one in the middle. In torch's default dtype, as every other parameter is made.
     """
     ends = (log(shortest), log(longest)) if heads > 1 else ((log(shortest) + log(longest)) / 2,) * 2
     tokens = torch.logspace(*ends, heads, base=torch.e, dtype=torch.float64)
-    return torch.logit(0.5 ** (1 / tokens)).float()
+    return torch.logit(0.5 ** (1 / tokens)).to(torch.get_default_dtype())
 
 
 class DecayRate(nn.Module):
-    """Mamba's decay, log α = −e^A softplus(x + b): rates A from 1 to 16, time steps from 0.001 to 0.1 a token."""
+    """Mamba's decay, log α = −e^A softplus(x + b): rates A from 1 to 16, time steps from 0.001 to 0.1 per token."""
 
     def __init__(self, heads: int):
         super().__init__()

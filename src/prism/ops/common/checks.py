@@ -1,6 +1,4 @@
-"""What every operator checks at its door: tensors of one shape, dtype and device; the bounds of packed sequences."""
-
-from itertools import pairwise
+"""What every operator checks at its door: tensors of one shape, dtype and device."""
 
 import torch
 from torch import Tensor
@@ -9,25 +7,6 @@ from torch import Tensor
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Half precisions accumulate in float32; float32 and float64 in themselves."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def read_bounds(cu_seqlens: Tensor | None, B: int, T: int) -> tuple[int, ...] | None:
-    """The limits of packed sequences as Python integers, refused unless they cover 0..T in order."""
-    if cu_seqlens is None:
-        return None
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.ndim != 1 or cu_seqlens.numel() < 1:
-        raise ValueError(f"cu_seqlens must be a tensor of shape [N+1], got {describe(cu_seqlens)}")
-    if cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
-        raise ValueError(f"cu_seqlens must hold integers, got {cu_seqlens.dtype}")
-    if B != 1:
-        raise ValueError(f"cu_seqlens packs sequences into one row: it needs B = 1, got B = {B}")
-    bounds = tuple(cu_seqlens.tolist())
-    if bounds[0] != 0 or bounds[-1] != T:
-        raise ValueError(f"cu_seqlens must run from 0 to T = {T}, got {bounds[0]} to {bounds[-1]}")
-    for before, after in pairwise(bounds):
-        if after < before:
-            raise ValueError(f"cu_seqlens must not decrease, got {before} followed by {after}")
-    return bounds
 
 
 def describe(value: object) -> str:

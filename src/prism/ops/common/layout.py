@@ -6,18 +6,23 @@ first, so that the sequences still running at step j are always the first `runni
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prism.ops.common.packing import Bounds, lengths_of
+
+# Chunks × heads computed together: enough to fill the products, few enough for the temporaries to stay in cache.
+GROUP = {"cpu": 32}
+GROUP_ELSEWHERE = 4096
+
 
 class Layout:
     """Where the chunks of dense [B, T, …] or packed [1, T, …] tokens lie; C is at most the longest sequence."""
 
-    def __init__(self, B: int, T: int, bounds: tuple[int, ...] | None, C: int, device: torch.device):
-        lengths = [T] * B if bounds is None else [b - a for a, b in pairwise(bounds)]
+    def __init__(self, B: int, T: int, bounds: Bounds | None, C: int, device: torch.device):
+        lengths = lengths_of(B, T, bounds)
         longest = max(lengths, default=0)
         self.B, self.T, self.C = B, T, min(C, max(longest, 1))
         self.running = [sum(n > first for n in lengths) for first in range(0, longest, self.C)]
@@ -29,7 +34,7 @@ class Layout:
         self.inverse = torch.argsort(self.order)
         self._source, self._target = self._rows(bounds, order, device)
 
-    def _rows(self, bounds: tuple[int, ...], order: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    def _rows(self, bounds: Bounds, order: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """For each chunk row its token (T: the row of zeros), and for each token its chunk row."""
         C, start = self.C, torch.tensor(bounds[:-1], dtype=torch.long)
         length = torch.tensor(bounds[1:], dtype=torch.long) - start
@@ -42,7 +47,17 @@ class Layout:
         target[source] = torch.arange(source.numel())
         return source.to(device), target[: self.T].to(device)
 
-    def groups(self, most: int) -> Iterator[tuple[int, int]]:
+    def groups(self, q: Tensor) -> list[tuple[int, int, list[int]]]:
+        """First and last chunk of each group of loop steps, and the sequences running at each of its steps."""
+        most = max(1, GROUP.get(q.device.type, GROUP_ELSEWHERE) // max(1, q.shape[2]))
+        found, end = [], 0
+        for first, last in self._ranges(most):
+            running = self.running[first:last]
+            start, end = end, end + sum(running)
+            found.append((start, end, running))
+        return found
+
+    def _ranges(self, most: int) -> Iterator[tuple[int, int]]:
         """Ranges of loop steps that hold at most `most` chunks (always at least one step)."""
         first, held = 0, 0
         for j, n in enumerate(self.running):
@@ -72,3 +87,13 @@ class Layout:
         J = len(self.running)
         y = y.reshape(J, self.B, self.C, *rest).transpose(0, 1).reshape(self.B, J * self.C, *rest)
         return y[:, : self.T].contiguous()
+
+
+def heads_first(x: Tensor) -> Tensor:
+    """[n, C, H, …] to [n·H, C, …]."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def tokens_first(x: Tensor, H: int) -> Tensor:
+    """[n·H, C, …] back to [n, C, H, …]."""
+    return x.unflatten(0, (-1, H)).transpose(1, 2)

@@ -1,28 +1,15 @@
 """Operators keep the precision of their operands: autocast, which is for the maps around them, stops at their door."""
 
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def own_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Runs an operator, whose first argument is a tensor, outside of autocast: it accumulates in float32 or better."""
-
-    @wraps(function)
-    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
-        device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
-        if not autocasts(device):
-            return function(*args, **kwargs)
-        with torch.autocast(device, enabled=False):
-            return function(*args, **kwargs)
-
-    return outside
+def own_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Outside of autocast on the device of x: an operator accumulates in float32 or better."""
+    device = x.device.type if isinstance(x, Tensor) else "cpu"
+    return torch.autocast(device, enabled=False) if autocasts(device) else nullcontext()
 
 
 def autocasts(device: str) -> bool:

@@ -4,18 +4,12 @@ What lies in a padded tensor beyond a sequence's length is never read.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-Bounds = tuple[int, ...]
-
-
-def lengths_of(B: int, T: int, bounds: Bounds | None) -> list[int]:
-    """The length of every sequence."""
-    return [T] * B if bounds is None else [b - a for a, b in pairwise(bounds)]
+from prism.ops.common.packing import Bounds, lengths_of
 
 
 def positions(

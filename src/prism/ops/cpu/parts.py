@@ -3,8 +3,9 @@
 Inner loops run over contiguous channels, so that they vectorise; `begin` and `end` bound what one thread does.
 """
 
-from prism.ops.cpu.compiling import inner_sum, kernel
+from prism.ops.cpu.compiling import kernel
 from prism.ops.cpu.math import normal
+from prism.ops.cpu.shared import dot
 
 
 @kernel
@@ -45,19 +46,11 @@ def refine_backward(r, p, delta, ddelta, dr, dp, begin, end):  # type: ignore[no
                 dr[m, i] += da * p[m, l, i]
 
 
-@inner_sum
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    total = a.dtype.type(0)
-    for i in range(a.shape[0]):
-        total += a[i] * b[i]
-    return total
-
-
 @kernel
 def normalize_forward(x, eps, y, begin, end):  # type: ignore[no-untyped-def]
     """y = x / max(‖x‖, eps) for rows begin, …, end − 1."""
     for m in range(begin, end):
-        factor = 1 / max(_dot(x[m], x[m]) ** 0.5, eps)
+        factor = 1 / max(dot(x, m, x, m) ** 0.5, eps)
         for i in range(x.shape[1]):
             y[m, i] = x[m, i] * factor
 
@@ -67,8 +60,8 @@ def normalize_backward(x, eps, dy, dx, begin, end):  # type: ignore[no-untyped-d
     """dx = (dy − y ⟨y, dy⟩) / ‖x‖, or dy / eps where the norm was too small to divide by."""
     zero = x.dtype.type(0)
     for m in range(begin, end):
-        norm = _dot(x[m], x[m]) ** 0.5
+        norm = dot(x, m, x, m) ** 0.5
         factor = 1 / max(norm, eps)
-        along = _dot(x[m], dy[m]) * factor * factor if norm > eps else zero
+        along = dot(x, m, dy, m) * factor * factor if norm > eps else zero
         for i in range(x.shape[1]):
             dx[m, i] = (dy[m, i] - x[m, i] * along) * factor

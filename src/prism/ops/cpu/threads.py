@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 # About 50 µs of work: below that, waking a thread costs more than it saves.
 WORTH_A_THREAD = 2_000_000
+Scratch = Callable[[], tuple[Any, ...]]
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -27,20 +29,27 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-def run(task: Callable[[int, int], None], work: np.ndarray) -> None:
-    """Calls task(begin, end) on ranges of the items that cover them all; work[i] is item i's multiply-adds."""
+def run(kernel: Callable[..., None], work: np.ndarray, args: tuple[Any, ...] = (), scratch: Scratch = tuple) -> None:
+    """Calls kernel(*scratch(), *args, begin, end) on ranges of the items that cover them all.
+
+    Args:
+        kernel: What each thread runs on its range.
+        work: The multiply-adds of each item.
+        args: What all threads are given.
+        scratch: Makes the memory of one thread.
+    """
     global _pool
     total = int(work.sum())
     threads = min(torch.get_num_threads(), len(work), total // WORTH_A_THREAD)
     if threads <= 1:
-        return task(0, len(work))
+        return kernel(*scratch(), *args, 0, len(work))
     shares = total * np.arange(1, threads) // threads
     cuts = [0, *(np.searchsorted(np.cumsum(work), shares) + 1).tolist(), len(work)]
     if _pool is None:
         _pool = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="prism")  # started as they are needed
     first, *others = pairwise(cuts)
-    waiting = [_pool.submit(task, begin, end) for begin, end in others]
-    task(*first)
+    waiting = [_pool.submit(kernel, *scratch(), *args, *span) for span in others]
+    kernel(*scratch(), *args, *first)
     for other in waiting:
         other.result()
     return None

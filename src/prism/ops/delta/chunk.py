@@ -7,7 +7,7 @@ division by a decay), W_l = β^l δ^l, and K = [K_1; …; K_L] the stacked direc
     (I + A_1) U = W_1 − Σ_{l≥2} A_l W_l − E e^g K_1 Sᵀ                           the net first write
     O = e^g Q Sᵀ + P Y            S' = e^{g_C} S + Yᵀ (e^{g_C − g} K)            with Y = [U; W_2; …; W_L]
 
-U = X_v − X_k Sᵀ makes S' = S F + D, with F and D known before any state: the loop over chunks is one product a step.
+U = X_v − X_k Sᵀ makes S' = S F + D, with F and D known before any state: the loop over chunks is one product per step.
 Chunks are taken a group at a time, so that what is computed on the way stays in cache.
 """
 
@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from prism.ops.common.decays import decay_matrix
 from prism.ops.common.layout import Layout
 from prism.ops.delta.operands import Operands
 
 CHUNK = 64
-# Chunks × heads computed together: enough to fill the products, few enough for the temporaries to stay in cache.
-GROUP = {"cpu": 32}
-GROUP_ELSEWHERE = 4096
 
 
 def forward(x: Operands, chunk_size: int = CHUNK) -> tuple[Tensor, Tensor]:
@@ -52,15 +50,13 @@ class _Group(NamedTuple):
     K_end: Tensor  # [n, H, L·C, K]: e^{g_C − g} K
 
 
-def _heads_first(x: Tensor) -> Tensor:
-    """[n, C, H, …] to [n, H, C, …], or [n, C, H, L, D] to [n, H, L·C, D]."""
-    if x.ndim == 5:
-        n, C, H, L, D = x.shape
-        return x.permute(0, 2, 3, 1, 4).reshape(n, H, L * C, D)
-    return x.transpose(1, 2).contiguous()
+def _stack_steps(x: Tensor) -> Tensor:
+    """[n, C, H, L, D] to [n, H, L·C, D]."""
+    n, C, H, L, D = x.shape
+    return x.permute(0, 2, 3, 1, 4).reshape(n, H, L * C, D)
 
 
-def _tokens_first(x: Tensor, C: int) -> Tensor:
+def _unstack_steps(x: Tensor, C: int) -> Tensor:
     """[n, H, L·C, D] back to [n, C, H, L, D]."""
     n, H, LC, D = x.shape
     return x.view(n, H, LC // C, C, D).permute(0, 3, 1, 2, 4)
@@ -68,15 +64,11 @@ def _tokens_first(x: Tensor, C: int) -> Tensor:
 
 def _prepare(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor, eps: Tensor) -> _Group:
     C, L = k.shape[1], k.shape[3]
-    Q, K, v = _heads_first(q), _heads_first(k), _heads_first(v)
-    beta = _heads_first(beta.unsqueeze(-1)).squeeze(-1)
-    eps, W = _heads_first(eps), beta.unsqueeze(-1) * v
-    # float64: two sums of 64 logarithms can be −800 each and differ by little
-    g = _heads_first(log_alpha).cumsum(-1, dtype=torch.float64)
+    Q, K, v = q.transpose(1, 2).contiguous(), _stack_steps(k), _stack_steps(v)
+    beta = _stack_steps(beta.unsqueeze(-1)).squeeze(-1)
+    eps, W = eps.transpose(1, 2).contiguous(), beta.unsqueeze(-1) * v
+    gamma, g = decay_matrix(log_alpha.transpose(1, 2).contiguous())
     decay, end = g.exp().to(q.dtype), (g[..., -1:] - g).exp().to(q.dtype)
-    # masked before the exponential: above the diagonal g_i − g_j is positive and could overflow
-    upper = torch.ones(C, C, dtype=torch.bool, device=q.device).triu(1)
-    gamma = (g.unsqueeze(-1) - g.unsqueeze(-2)).to(q.dtype).masked_fill_(upper, -torch.inf).exp_()
     gamma = gamma.repeat(1, 1, 1, L)
     P = (Q @ K.mT).mul_(gamma)
     KK = (K[:, :, :C] @ K.mT).mul_(gamma)
@@ -116,7 +108,7 @@ def _writes(x: _Group, S: Tensor) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """Saves the inputs and one state a chunk; the backward computes the rest anew, a group at a time."""
+    """Saves the inputs and one state per chunk; the backward computes the rest anew, a group at a time."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
@@ -130,18 +122,14 @@ class _Chunked(torch.autograd.Function):
         S = S0 if layout.order is None else S0[layout.order]
         o = q.new_empty(sum(layout.running), C, H, V)
         before = q.new_empty(sum(layout.running), H, V, K)
-        groups, end = [], 0
-        for first, last in layout.groups(_group_size(q)):
-            running = layout.running[first:last]
-            start, end = end, end + sum(running)
+        for start, end, running in layout.groups(q):
             x = _prepare(*(y[start:end] for y in chunks))
             before[start:end], S = _walk(x, S, running)
             S_n = before[start:end]
             out = x.P @ _writes(x, S_n) + x.decay.unsqueeze(-1) * (x.Q @ S_n.mT)
             torch.mul(out.transpose(1, 2), scale, out=o[start:end])
-            groups.append((start, end, running))
         ctx.save_for_backward(*tokens, before)
-        ctx.layout, ctx.groups, ctx.scale, ctx.N = layout, groups, scale, S0.shape[0]
+        ctx.layout, ctx.scale = layout, scale
         S = S if layout.order is None else S[layout.inverse]
         return layout.join(o), S.clone() if S is S0 else S
 
@@ -155,17 +143,13 @@ class _Chunked(torch.autograd.Function):
         do_chunks = layout.split(do * ctx.scale)
         grads = [torch.empty_like(x) for x in chunks]
         dS = dS if layout.order is None else dS[layout.order]
-        for start, end, running in reversed(ctx.groups):
+        for start, end, running in reversed(layout.groups(do)):
             x = _prepare(*(y[start:end] for y in chunks))
-            dO = _heads_first(do_chunks[start:end])
+            dO = do_chunks[start:end].transpose(1, 2).contiguous()
             dS_after, dS = _walk_back(x, dO, dS, running)
             _scatter_grads(x, dO, before[start:end], dS_after, [y[start:end] for y in grads], C)
         dS = dS if layout.order is None else dS[layout.inverse]
         return *(layout.join(y) for y in grads), dS, None, None, None
-
-
-def _group_size(q: Tensor) -> int:
-    return max(1, GROUP.get(q.device.type, GROUP_ELSEWHERE) // max(1, q.shape[2]))
 
 
 def _walk_back(x: _Group, dO: Tensor, dS: Tensor, running: list[int]) -> tuple[Tensor, Tensor]:
@@ -224,8 +208,8 @@ def _scatter_grads(x: _Group, dO: Tensor, S: Tensor, dS: Tensor, grads: list[Ten
     dK[:, :, :C] += dA @ x.K - (x.eps * decay).unsqueeze(-1) * dB
 
     dq.copy_(dQ.transpose(1, 2))
-    dk.copy_(_tokens_first(dK, C))
-    dv.copy_(_tokens_first(x.beta.unsqueeze(-1) * dW, C))
-    dbeta.copy_(_tokens_first((dW * x.v).sum(-1, keepdim=True), C).squeeze(-1))
+    dk.copy_(_unstack_steps(dK, C))
+    dv.copy_(_unstack_steps(x.beta.unsqueeze(-1) * dW, C))
+    dbeta.copy_(_unstack_steps((dW * x.v).sum(-1, keepdim=True), C).squeeze(-1))
     dlog_alpha.copy_(dg.flip(-1).cumsum(-1).flip(-1).transpose(1, 2))
     deps.copy_(deps_.transpose(1, 2))

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe, read_bounds
+from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.packing import Packing, read_bounds
 
 
 class Operands(NamedTuple):
@@ -43,7 +44,7 @@ def operands(
     erase: Tensor | None = None,
     scale: float | None = None,
     initial_state: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
+    cu_seqlens: Tensor | Packing | None = None,
 ) -> Operands:
     """Checks the arguments of `delta_rule` and returns them in the one form that the backends take."""
     for name, value in (("q", q), ("k", k), ("v", v), ("beta", beta)):

@@ -4,17 +4,17 @@ import importlib
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.backends import Backend, compiles, pick
+from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.delta.operands import Operands, operands
 
 _MODULES = {"chunk": "prism.ops.delta.chunk", "cpu": "prism.ops.cpu.delta.backend"}
 
 
-@own_precision
 def delta_rule(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H *L K"],
@@ -26,14 +26,14 @@ def delta_rule(
     scale: float | None = None,
     initial_state: Float[Tensor, "N H V K"] | None = None,
     output_final_state: bool = False,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
     """Decay, erase along the first key, write L rank-1 terms, read; the whole sequence at once.
 
     Args:
         q: Queries.
-        k: Directions, L a token; the first is also the one erased along. Without the L axis, L = 1.
+        k: Directions, L per token; the first is also the one erased along. Without the L axis, L = 1.
         v: What is written along each direction (the paper's δ).
         beta: The strength of each write.
         log_alpha: Logarithm of the decay, at most 0; None for no decay.
@@ -48,18 +48,19 @@ def delta_rule(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    x = operands(
-        q,
-        k,
-        v,
-        beta,
-        log_alpha,
-        erase=erase,
-        scale=scale,
-        initial_state=initial_state,
-        cu_seqlens=cu_seqlens,
-    )
-    o, S = pick(backend, q, reference, _MODULES)(x)
+    with own_precision(q):
+        x = operands(
+            q,
+            k,
+            v,
+            beta,
+            log_alpha,
+            erase=erase,
+            scale=scale,
+            initial_state=initial_state,
+            cu_seqlens=cu_seqlens,
+        )
+        o, S = pick(backend, q, reference, _MODULES)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 
@@ -101,7 +102,6 @@ def _each_sequence(x: Operands, bounds: tuple[int, ...]) -> tuple[Tensor, Tensor
     return torch.cat(o, 1), torch.cat(S)
 
 
-@own_precision
 def delta_rule_step(
     q: Float[Tensor, "N H K"],
     k: Float[Tensor, "N H *L K"],
@@ -113,19 +113,19 @@ def delta_rule_step(
     scale: float | None = None,
     state: Float[Tensor, "N H V K"] | None = None,
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
-    """`delta_rule` for one token a sequence: operands without the T axis, the next state always returned."""
-
+    """`delta_rule` for one token of each sequence: operands without the T axis, the next state always returned."""
     q1, k1, v1, beta1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, beta))
     log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
-    x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
-    trained = torch.is_grad_enabled() and any(y.requires_grad for y in x[:7])
-    if not trained and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
-        o, S = importlib.import_module(_MODULES["cpu"]).step(x)
-    else:
-        o, S = one_token(*x.tokens(0), x.S0, x.scale)
+    with own_precision(q):
+        x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
+        trained = torch.is_grad_enabled() and any(y.requires_grad for y in x[:7])
+        if not trained and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
+            o, S = importlib.import_module(_MODULES["cpu"]).step(x)
+        else:
+            o, S = one_token(*x.tokens(0), x.S0, x.scale)
     return o.to(q.dtype), S
 
 
 def delta_rule_flops(L: int, K: int, V: int, *, erases: bool = True, decays: bool = True) -> int:
-    """Floating-point operations a token and head: 2 for each multiply-add, as the definition does them."""
+    """Floating-point operations per token and head: 2 for each multiply-add, as the definition does them."""
     return K * V * (2 + 2 * L + 4 * erases + decays)

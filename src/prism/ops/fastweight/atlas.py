@@ -7,10 +7,11 @@ of size 1 the recurrence is chaotic: float32 and float64 part ways within tens o
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.packing import Limits, read_bounds
 from prism.ops.common.precision import own_precision
 from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
 
@@ -18,7 +19,6 @@ from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
 SCHULZ = (3.4445, -4.775, 2.0315)
 
 
-@own_precision
 def atlas(
     q: Float[Tensor, "B T H F"],
     k: Float[Tensor, "B T H F"],
@@ -30,7 +30,7 @@ def atlas(
     *,
     iterations: int = 5,
     eta: Float[Tensor, "B T H"] | None = None,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], tuple[Tensor, ...]]:
     """Whole sequences; differentiable in every tensor, through the inner updates.
 
@@ -49,19 +49,20 @@ def atlas(
     Returns:
         The outputs in q's dtype, and the state after them.
     """
-    dtype, out = compute_dtype(q.dtype), q.dtype
-    if q.shape[1] == 0:
-        return v, state
-    q, k, v, gamma, theta, alpha = (x.to(dtype) for x in (q, k, v, gamma, theta, alpha))
-    M, Z, past = (x.to(dtype) for x in state)
-    place = torch.zeros(M.shape[0], dtype=torch.long, device=q.device)
-    tokens = MiniBatches(q, place, cu_seqlens, 1)
-    newest = torch.cat([k, v, gamma.unsqueeze(-1)], -1)
-    gates = [theta, alpha] if eta is None else [theta, alpha, eta.to(dtype)]
-    inputs = [tokens.split(x) for x in (q, newest)] + [tokens.split(x).unsqueeze(-1) for x in gates]
-    step = _Step(k.shape[-1], v.shape[-1], iterations)
-    o, (M, Z, past) = tokens.walk(step, (M, Z, past), tuple(inputs))
-    return tokens.join(o).to(out), (M, Z, past)
+    with own_precision(q):
+        dtype, out = compute_dtype(q.dtype), q.dtype
+        if q.shape[1] == 0:
+            return v, state
+        q, k, v, gamma, theta, alpha = (x.to(dtype) for x in (q, k, v, gamma, theta, alpha))
+        M, Z, past = (x.to(dtype) for x in state)
+        place = torch.zeros(M.shape[0], dtype=torch.long, device=q.device)
+        tokens = MiniBatches(q, place, read_bounds(cu_seqlens, *q.shape[:2]), 1)
+        newest = torch.cat([k, v, gamma.unsqueeze(-1)], -1)
+        gates = [theta, alpha] if eta is None else [theta, alpha, eta.to(dtype)]
+        inputs = [tokens.split(x) for x in (q, newest)] + [tokens.split(x).unsqueeze(-1) for x in gates]
+        step = _Step(k.shape[-1], v.shape[-1], iterations)
+        o, (M, Z, past) = tokens.walk(step, (M, Z, past), tuple(inputs))
+        return tokens.join(o).to(out), (M, Z, past)
 
 
 class _Step:

@@ -1,7 +1,7 @@
-"""The ideal solver: L steps of S ← S + β [φ'(S k) ⊙ (v − φ(S k))] kᵀ a token, from α S_{t−1}; read o = scale · S q.
+"""The ideal solver: L steps of S ← S + β [φ'(S k) ⊙ (v − φ(S k))] kᵀ per token, from α S_{t−1}; read o = scale · S q.
 
 All L steps of a token share its key, so that they write Δ kᵀ with Δ = Σ_l β^l δ^l, and need of S only y = S k: each
-step moves y by β ‖k‖² δ. Inside a chunk with incoming state S, and Γ as in `chunk.py`, all that is serial is
+step moves y by β ‖k‖² δ. Inside a chunk with incoming state S, and Γ as in `decays.py`, all that is serial is
 
     y_t = e^{g_t} S k_t + Σ_{j<t} Γ_tj (k_j·k_t) Δ_j        Δ_t = f(y_t; v_t, β_t, ‖k_t‖²)
 
@@ -12,12 +12,14 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from prism.config import at_least, one_of
 from prism.ops.common.checks import describe
+from prism.ops.common.decays import decay_matrix
+from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.delta.operands import Operands, operands
 from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
@@ -26,7 +28,6 @@ Response = Literal["gelu", "tanh", "identity"]
 CHUNK = 32
 
 
-@own_precision
 def nonlinear_delta(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H K"],
@@ -39,9 +40,9 @@ def nonlinear_delta(
     scale: float | None = None,
     initial_state: Float[Tensor, "N H V K"] | None = None,
     output_final_state: bool = False,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
-    """L gradient steps a token on ½‖φ(S k) − v‖² (Eq. ideal_solver, repeated): what PRISM amortises.
+    """L gradient steps per token on ½‖φ(S k) − v‖² (Eq. ideal_solver, repeated): what PRISM amortises.
 
     Args:
         q: Queries.
@@ -59,14 +60,12 @@ def nonlinear_delta(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    x, beta = _operands(q, k, v, beta, log_alpha, steps, nonlinearity, scale, initial_state, cu_seqlens)
-    o, S = x.v[:, :, :, 0], x.S0
-    if q.shape[1]:
-        o, S = _chunks(x, beta, nonlinearity, cu_seqlens)
+    with own_precision(q):
+        x, beta = _operands(q, k, v, beta, log_alpha, steps, nonlinearity, scale, initial_state, cu_seqlens)
+        o, S = _chunks(x, beta, nonlinearity) if q.shape[1] else (x.v[:, :, :, 0], x.S0)
     return o.to(q.dtype), S if output_final_state else None
 
 
-@own_precision
 def nonlinear_delta_step(
     q: Float[Tensor, "N H K"],
     k: Float[Tensor, "N H K"],
@@ -79,15 +78,16 @@ def nonlinear_delta_step(
     scale: float | None = None,
     state: Float[Tensor, "N H V K"] | None = None,
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
-    """`nonlinear_delta` for one token a sequence, the definition: each step a gradient step on the whole of S."""
+    """`nonlinear_delta` for one token of each sequence, the definition: each step a gradient step on the whole of S."""
     gate = None if log_alpha is None else log_alpha[:, None]
     q1, k1, v1, b1 = q[:, None], k[:, None], v[:, None], beta[:, None]
-    x, b = _operands(q1, k1, v1, b1, gate, steps, nonlinearity, scale, state, None)
-    k1, S = x.k[:, 0, :, 0], x.log_alpha[:, 0].exp()[..., None, None] * x.S0
-    for l in range(steps):
-        delta = _correction(torch.einsum("nhvk,nhk->nhv", S, k1), x.v[:, 0, :, 0], nonlinearity)
-        S = S + b[:, 0, :, l, None, None] * delta.unsqueeze(-1) * k1.unsqueeze(-2)
-    return (x.scale * torch.einsum("nhvk,nhk->nhv", S, x.q[:, 0])).to(q.dtype), S
+    with own_precision(q):
+        x, b = _operands(q1, k1, v1, b1, gate, steps, nonlinearity, scale, state, None)
+        k1, S = x.k[:, 0, :, 0], x.log_alpha[:, 0].exp()[..., None, None] * x.S0
+        for l in range(steps):
+            delta = _correction(torch.einsum("nhvk,nhk->nhv", S, k1), x.v[:, 0, :, 0], nonlinearity)
+            S = S + b[:, 0, :, l, None, None] * delta.unsqueeze(-1) * k1.unsqueeze(-2)
+        return (x.scale * torch.einsum("nhvk,nhk->nhv", S, x.q[:, 0])).to(q.dtype), S
 
 
 def _operands(
@@ -100,13 +100,13 @@ def _operands(
     nonlinearity: str,
     scale: float | None,
     initial_state: Tensor | None,
-    cu_seqlens: Tensor | None,
+    cu_seqlens: Limits | None,
 ) -> tuple[Operands, Tensor]:
     """The checked operands, and β of each step."""
     at_least("steps", steps, 1)
     one_of("nonlinearity", nonlinearity, Response)
     if isinstance(k, Tensor) and k.ndim != 4:
-        raise ValueError(f"k must have shape [B, T, H, K], one key a token, got {describe(k)}")
+        raise ValueError(f"k must have shape [B, T, H, K], one key per token, got {describe(k)}")
     shared = beta[..., 0] if isinstance(beta, Tensor) and beta.ndim == 4 and beta.shape[-1] == steps else beta
     x = operands(q, k, v, shared, log_alpha, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
     if shared is beta:
@@ -127,15 +127,13 @@ def _correction(y: Tensor, v: Tensor, nonlinearity: Response) -> Tensor:
     return delta
 
 
-def _chunks(x: Operands, beta: Tensor, nonlinearity: Response, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
+def _chunks(x: Operands, beta: Tensor, nonlinearity: Response) -> tuple[Tensor, Tensor]:
     """The loop over chunks, after everything that no state enters."""
     start = torch.zeros(x.S0.shape[0], dtype=torch.long, device=x.q.device)
-    chunks = MiniBatches(x.q, start, cu_seqlens, CHUNK)
+    chunks = MiniBatches(x.q, start, x.bounds, CHUNK)
     Q, K, v = (chunks.split(y) for y in (x.q, x.k[:, :, :, 0], x.v[:, :, :, 0]))
     b, log_alpha = chunks.split(beta), chunks.split(x.log_alpha)
-    g = log_alpha.double().cumsum(-1)
-    later = torch.ones(chunks.C, chunks.C, dtype=torch.bool, device=g.device).triu(1)
-    gamma = (g.unsqueeze(-1) - g.unsqueeze(-2)).masked_fill(later, -torch.inf).exp().to(Q.dtype)
+    gamma, g = decay_matrix(log_alpha)
     decay, end = g.exp().to(Q.dtype).unsqueeze(-1), gamma[:, -1].unsqueeze(-1)
     A = ((K @ K.mT) * gamma).tril(-1)
     KQ = torch.cat([decay * K, decay * Q], 1)
@@ -165,7 +163,7 @@ def _solve_token(y: Tensor, v: Tensor, b: Tensor, kappa: Tensor, nonlinearity: R
 
 
 class _Solve(torch.autograd.Function):
-    """Δ of a chunk, token after token. Elementwise in V, so that its Jacobian is one vector a token."""
+    """Δ of a chunk, token after token. Elementwise in V, so that its Jacobian is one vector per token."""
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, base: Tensor, v: Tensor, b: Tensor, kappa: Tensor, phi: Response) -> Tensor:
@@ -199,5 +197,5 @@ class _Solve(torch.autograd.Function):
 
 
 def nonlinear_delta_flops(L: int, K: int, V: int) -> int:
-    """Floating-point operations a token and head: the decay, S k, Δ kᵀ and S q; a few for each step and value."""
+    """Floating-point operations per token and head: the decay, S k, Δ kᵀ and S q; a few for each step and value."""
     return K * V * 7 + L * V * 8

@@ -9,16 +9,17 @@ so that M_t weighs gradient j by (D E)_tj, and all of a chunk is computed at onc
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.decays import decay_matrix
+from prism.ops.common.packing import Limits, read_bounds
 from prism.ops.common.precision import own_precision
 from prism.ops.fastweight.memory import Mix, backward, read, remember
 from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
 
 
-@own_precision
 def titans(
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H K"],
@@ -29,7 +30,7 @@ def titans(
     state: tuple[Tensor, ...],
     *,
     chunk: int,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T H V"], tuple[Tensor, ...]]:
     """Whole sequences; differentiable in every tensor, through the inner updates.
 
@@ -48,25 +49,26 @@ def titans(
     Returns:
         The outputs in q's dtype, and the state after them.
     """
-    dtype, out = compute_dtype(q.dtype), q.dtype
-    q, k, v, rate = (x.to(dtype) for x in (q, k, v, rate))
-    *parts, place = state
-    if q.shape[1] == 0:
-        return v.to(out), state
-    chunks = MiniBatches(q, place, cu_seqlens, chunk)
-    Q, K, target, theta = (chunks.split(x) for x in (q, k, v, rate))
-    real = chunks.split(torch.ones_like(rate))
-    D, D_0 = _products(None if log_keep is None else chunks.split(log_keep), real)
-    if log_momentum is None:
-        E, E_0 = torch.diag_embed(real), torch.zeros_like(real)
-    else:
-        E, E_0 = _products(chunks.split(log_momentum), real)
-    D = D * real.unsqueeze(-2)  # a row without a token adds no momentum to the weights
-    u = -theta.unsqueeze(-2)
-    inputs = (Q, K, target, (D @ E) * u, D_0.unsqueeze(-1), D @ E_0.unsqueeze(-1), E[:, -1:] * u, E_0[:, -1:, None])
-    step = _Step(len(parts) // 3)
-    o, parts = chunks.walk(step, tuple(x.to(dtype) for x in parts), inputs)  # type: ignore[assignment]
-    return chunks.join(o).to(out), (*parts, chunks.place)
+    with own_precision(q):
+        dtype, out = compute_dtype(q.dtype), q.dtype
+        q, k, v, rate = (x.to(dtype) for x in (q, k, v, rate))
+        *parts, place = state
+        if q.shape[1] == 0:
+            return v.to(out), state
+        chunks = MiniBatches(q, place, read_bounds(cu_seqlens, *q.shape[:2]), chunk)
+        Q, K, target, theta = (chunks.split(x) for x in (q, k, v, rate))
+        real = chunks.split(torch.ones_like(rate))
+        D, D_0 = _products(None if log_keep is None else chunks.split(log_keep), real)
+        if log_momentum is None:
+            E, E_0 = torch.diag_embed(real), torch.zeros_like(real)
+        else:
+            E, E_0 = _products(chunks.split(log_momentum), real)
+        D = D * real.unsqueeze(-2)  # a row without a token adds no momentum to the weights
+        u = -theta.unsqueeze(-2)
+        inputs = (Q, K, target, (D @ E) * u, D_0.unsqueeze(-1), D @ E_0.unsqueeze(-1), E[:, -1:] * u, E_0[:, -1:, None])
+        step = _Step(len(parts) // 3)
+        o, parts = chunks.walk(step, tuple(x.to(dtype) for x in parts), inputs)  # type: ignore[assignment]
+        return chunks.join(o).to(out), (*parts, chunks.place)
 
 
 def _products(log: Tensor | None, real: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,11 +76,8 @@ def _products(log: Tensor | None, real: Tensor) -> tuple[Tensor, Tensor]:
     if log is None:
         ones = torch.ones_like(real)
         return (ones.unsqueeze(-1) * ones.unsqueeze(-2)).tril(), ones
-    # float64 and a difference of sums, never a division by a product that may have vanished
-    g = log.double().cumsum(-1)
-    later = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool, device=g.device).triu(1)
-    products = (g.unsqueeze(-1) - g.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
-    return products.to(real.dtype), g.exp().to(real.dtype)
+    products, g = decay_matrix(log.to(real.dtype))
+    return products, g.exp().to(real.dtype)
 
 
 class _Step:

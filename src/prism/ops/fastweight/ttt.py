@@ -10,10 +10,11 @@ length alone. b = 1 is the fully serial method.
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.packing import Limits, read_bounds
 from prism.ops.common.precision import own_precision
 from prism.ops.fastweight.memory import Mix, backward, read, remember, with_one
 from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
@@ -21,7 +22,6 @@ from prism.ops.fastweight.walk import MiniBatches, Parts, Turn
 EPS = 1e-6
 
 
-@own_precision
 def ttt(
     q: Float[Tensor, "B T H d"],
     k: Float[Tensor, "B T H d"],
@@ -31,7 +31,7 @@ def ttt(
     norm: tuple[Float[Tensor, "H d"], Float[Tensor, "H d"]],
     state: tuple[Tensor, ...],
     *,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T H d"], tuple[Tensor, ...]]:
     """Whole sequences; differentiable in every tensor, through the inner updates.
 
@@ -49,22 +49,23 @@ def ttt(
     Returns:
         The outputs in q's dtype, and the state after them.
     """
-    dtype, out = compute_dtype(q.dtype), q.dtype
-    q, k, v, rate, token_rate = (x.to(dtype) for x in (q, k, v, rate, token_rate))
-    weight, bias = (x.to(dtype) for x in norm)
-    *parts, place = state
-    if q.shape[1] == 0:
-        return q.to(out), state
-    batches = MiniBatches(q, place, cu_seqlens, token_rate.shape[0])
-    a = token_rate[: batches.C, None]
-    # ∂loss/∂LN's normalised input is γ² x̂ − γ (target − bias): its constant parts, once
-    target = batches.split(weight * (v - k - bias))
-    Q, K, r = batches.split(with_one(q, True)), batches.split(with_one(k, True)), batches.split(rate)
-    mix = -(a * r.unsqueeze(-2)).tril()
-    step = _Step(weight.square().repeat(len(place), 1).unsqueeze(1), a, token_rate[-1], len(parts) // 2)
-    Z, parts = batches.walk(step, tuple(x.to(dtype) for x in parts), (Q, K, target, r.unsqueeze(-1), mix))  # type: ignore[assignment]
-    o = q + F.layer_norm(batches.join(Z), (q.shape[-1],), eps=EPS) * weight + bias
-    return o.to(out), (*parts, batches.place)
+    with own_precision(q):
+        dtype, out = compute_dtype(q.dtype), q.dtype
+        q, k, v, rate, token_rate = (x.to(dtype) for x in (q, k, v, rate, token_rate))
+        weight, bias = (x.to(dtype) for x in norm)
+        *parts, place = state
+        if q.shape[1] == 0:
+            return q.to(out), state
+        batches = MiniBatches(q, place, read_bounds(cu_seqlens, *q.shape[:2]), token_rate.shape[0])
+        a = token_rate[: batches.C, None]
+        # ∂loss/∂LN's normalised input is γ² x̂ − γ (target − bias): its constant parts, once
+        target = batches.split(weight * (v - k - bias))
+        Q, K, r = batches.split(with_one(q, True)), batches.split(with_one(k, True)), batches.split(rate)
+        mix = -(a * r.unsqueeze(-2)).tril()
+        step = _Step(weight.square().repeat(len(place), 1).unsqueeze(1), a, token_rate[-1], len(parts) // 2)
+        Z, parts = batches.walk(step, tuple(x.to(dtype) for x in parts), (Q, K, target, r.unsqueeze(-1), mix))  # type: ignore[assignment]
+        o = q + F.layer_norm(batches.join(Z), (q.shape[-1],), eps=EPS) * weight + bias
+        return o.to(out), (*parts, batches.place)
 
 
 def norm_gradient(

@@ -6,18 +6,16 @@ mini-batch, and what one call leaves unfinished the next one finishes, exactly.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from prism.ops.common.checks import read_bounds
-from prism.ops.common.layout import Layout
+from prism.ops.common.layout import Layout, heads_first, tokens_first
+from prism.ops.common.packing import Bounds, lengths_of
 
-# Bytes of states, one a turn, that the backward keeps at once (what is kept with each state is some ten times it);
+# Bytes of states, one per turn, that the backward keeps at once (what is kept with each state is some ten times it);
 # a longer walk is cut into segments, and the backward computes the turns of each anew.
 KEPT = 2**25
 
@@ -34,25 +32,12 @@ class Turn(NamedTuple):
 Step = Callable[[Parts, Parts, Turn], tuple[Tensor, Parts]]
 
 
-def places(
-    B: int, T: int, start: Int[Tensor, " N"], cu_seqlens: Int[Tensor, " limits"] | None, size: int
-) -> Int[Tensor, "B T"]:
-    """Each token's place in its mini-batch of `size`, for sequences whose first token is at place `start`."""
-    steps = torch.arange(T, device=start.device)
-    if cu_seqlens is None:
-        return (start[:, None] + steps) % size
-    limits = cu_seqlens.to(start.device)
-    sequence = torch.searchsorted(limits[1:], steps, right=True)
-    return ((start - limits[:-1])[sequence] + steps)[None] % size
-
-
 class MiniBatches:
     """Tokens [B, T, H, …] as mini-batches [n·H, C, …] and back, and the walk through them."""
 
-    def __init__(self, q: Tensor, place: Tensor, cu_seqlens: Tensor | None, size: int):
+    def __init__(self, q: Tensor, place: Tensor, bounds: Bounds | None, size: int):
         B, T, self.H = q.shape[:3]
-        bounds = read_bounds(cu_seqlens, B, T)
-        lengths = [T] * B if bounds is None else [b - a for a, b in pairwise(bounds)]
+        lengths = lengths_of(B, T, bounds)
         start = place.tolist()
         self.ends = [p + n for p, n in zip(start, lengths, strict=True)]
         self.resumed, self.size, self.shape = any(start), size, (B, T)
@@ -76,11 +61,11 @@ class MiniBatches:
         if self.resumed:
             flat = x.flatten(0, 1)
             x = flat.new_zeros(self.layout.T, *flat.shape[1:]).index_copy(0, self._rows, flat)[None]
-        return self.layout.split(x).transpose(1, 2).flatten(0, 1)
+        return heads_first(self.layout.split(x))
 
     def join(self, y: Tensor) -> Tensor:
         """The inverse of `split`."""
-        y = self.layout.join(y.unflatten(0, (-1, self.H)).transpose(1, 2))
+        y = self.layout.join(tokens_first(y, self.H))
         return y[0, self._rows].unflatten(0, self.shape) if self.resumed else y
 
     def walk(self, step: Step, state: Parts, inputs: Parts) -> tuple[Tensor, Parts]:

@@ -13,21 +13,18 @@ Reading from the value side swaps two roles: ⟨b, S a⟩ is linear in a (as wid
 so a read S q has a = q and its gradient puts b = do; a read Sᵀ q has b = q and its gradient puts a = do.
 """
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from prism.ops.common.layout import Layout
+from prism.ops.common.layout import Layout, heads_first, tokens_first
+from prism.ops.common.packing import Bounds, lengths_of
 from prism.ops.gated.operands import Gated
 from prism.ops.gated.tree import Climb, climb, descend, spread
 
 CHUNK = 64
-# Chunks × heads computed together: enough to fill the products, few enough for the temporaries to stay in cache.
-GROUP = {"cpu": 32}
-GROUP_ELSEWHERE = 4096
 
 
 def forward(x: Gated, chunk_size: int = CHUNK) -> tuple[Tensor, Tensor]:
@@ -160,7 +157,7 @@ def _grads(x: _Group, b: Tensor, S: Tensor, Y: Tensor, dS: Tensor) -> list[Tenso
 
 
 class _Chunked(torch.autograd.Function):
-    """Saves the inputs and one state a chunk; the backward computes the rest anew, a group at a time."""
+    """Saves the inputs and one state per chunk; the backward computes the rest anew, a group at a time."""
 
     @staticmethod
     def forward(ctx: Any, S0: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
@@ -172,13 +169,13 @@ class _Chunked(torch.autograd.Function):
         S = S0 if layout.order is None else S0[layout.order]
         o = q.new_empty(n, layout.C, H, (v if side == "key" else k).shape[-1])
         before = q.new_empty(n * H, *S0.shape[2:])
-        for start, end, running in _groups(layout, q):
-            group = [_heads_first(y[start:end]) for y in chunks]
+        for start, end, running in layout.groups(q):
+            group = [heads_first(y[start:end]) for y in chunks]
             x = _prepare(group, group[0] if side == "key" else None, side == "value")
             S_n, S = _walk(x, S, running)
             before[start * H : end * H] = S_n
             out = _read(x, S_n, _writes(x, S_n)) if side == "key" else _read_value(x, S_n, group[0])
-            torch.mul(_tokens_first(out, H), scale, out=o[start:end])
+            torch.mul(tokens_first(out, H), scale, out=o[start:end])
         ctx.save_for_backward(*tokens, before)
         ctx.layout, ctx.scale, ctx.side = layout, scale, side
         S = S if layout.order is None else S[layout.inverse]
@@ -193,9 +190,9 @@ class _Chunked(torch.autograd.Function):
         do_chunks = layout.split(do * ctx.scale)
         grads = [torch.empty_like(x) for x in chunks]
         dS = dS if layout.order is None else dS[layout.order]
-        for start, end, running in reversed(_groups(layout, tokens[0])):
-            group = [_heads_first(y[start:end]) for y in chunks]
-            a, b = group[0], _heads_first(do_chunks[start:end])
+        for start, end, running in reversed(layout.groups(tokens[0])):
+            group = [heads_first(y[start:end]) for y in chunks]
+            a, b = group[0], heads_first(do_chunks[start:end])
             if ctx.side == "value":
                 a, b = b, a
             x, S = _prepare(group, a, True), before[start * H : end * H]
@@ -205,33 +202,12 @@ class _Chunked(torch.autograd.Function):
             if ctx.side == "value":
                 found[0] = _read(x, S, Y)
             for into, y in zip(grads, found, strict=True):
-                into[start:end] = _tokens_first(y, H)
+                into[start:end] = tokens_first(y, H)
         dS = dS if layout.order is None else dS[layout.inverse]
         return dS, None, None, None, None, *(layout.join(y) for y in grads)
 
 
-def _power_of_two(T: int, bounds: tuple[int, ...] | None, most: int) -> int:
+def _power_of_two(T: int, bounds: Bounds | None, most: int) -> int:
     """The longest chunk that halves evenly and is no longer than the longest sequence or `most`."""
-    longest = T if bounds is None else max((b - a for a, b in pairwise(bounds)), default=0)
+    longest = max(lengths_of(1, T, bounds), default=0)
     return 1 << (max(1, min(longest, most)).bit_length() - 1)
-
-
-def _groups(layout: Layout, q: Tensor) -> list[tuple[int, int, list[int]]]:
-    """First and last chunk of each group, and the sequences running at each of its steps."""
-    most = GROUP.get(q.device.type, GROUP_ELSEWHERE)
-    found, end = [], 0
-    for first, last in layout.groups(max(1, most // max(1, q.shape[2]))):
-        running = layout.running[first:last]
-        start, end = end, end + sum(running)
-        found.append((start, end, running))
-    return found
-
-
-def _heads_first(x: Tensor) -> Tensor:
-    """[n, C, H, D] to [n·H, C, D]."""
-    return x.transpose(1, 2).flatten(0, 1)
-
-
-def _tokens_first(x: Tensor, H: int) -> Tensor:
-    """[n·H, C, D] back to [n, C, H, D]."""
-    return x.unflatten(0, (-1, H)).transpose(1, 2)

@@ -5,7 +5,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe, read_bounds
+from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.packing import Packing, read_bounds
 
 Side = Literal["key", "value"]
 
@@ -44,7 +45,7 @@ def gated_operands(
     side: str,
     scale: float | None,
     initial_state: Tensor | None,
-    cu_seqlens: Tensor | None,
+    cu_seqlens: Tensor | Packing | None,
 ) -> Gated:
     """Checks the arguments of `gated_rule` and returns them in the one form that the backends take."""
     _check_choices(side, find, erase)

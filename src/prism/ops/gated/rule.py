@@ -3,17 +3,17 @@
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.backends import Backend, pick
+from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.gated.operands import Gated, Side, gated_operands
 
 _MODULES = {"chunk": "prism.ops.gated.chunk", "cpu": "prism.ops.cpu.gated.backend"}
 
 
-@own_precision
 def gated_rule(
     q: Float[Tensor, "B T H Q"],
     k: Float[Tensor, "B T H K"],
@@ -26,7 +26,7 @@ def gated_rule(
     scale: float | None = None,
     initial_state: Float[Tensor, "N H V K"] | None = None,
     output_final_state: bool = False,
-    cu_seqlens: Int[Tensor, " limits"] | None = None,
+    cu_seqlens: Limits | None = None,
     backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H O"], Float[Tensor, "N H V K"] | None]:
     """Decay each channel of the key, erase along one direction what another finds, write, read.
@@ -49,8 +49,9 @@ def gated_rule(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
-    o, S = pick(backend, q, reference, _MODULES)(x)
+    with own_precision(q):
+        x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
+        o, S = pick(backend, q, reference, _MODULES)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 
@@ -96,7 +97,6 @@ def one_token(
     return scale * o, S
 
 
-@own_precision
 def gated_rule_step(
     q: Float[Tensor, "N H Q"],
     k: Float[Tensor, "N H K"],
@@ -109,14 +109,15 @@ def gated_rule_step(
     scale: float | None = None,
     state: Float[Tensor, "N H V K"] | None = None,
 ) -> tuple[Float[Tensor, "N H O"], Float[Tensor, "N H V K"]]:
-    """`gated_rule` for one token a sequence: operands without the T axis, the next state always returned."""
+    """`gated_rule` for one token of each sequence: operands without the T axis, the next state always returned."""
     tokens = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, log_alpha, find, erase))
-    x = gated_operands(*tokens, side=side, scale=scale, initial_state=state, cu_seqlens=None)  # type: ignore[arg-type, misc]
-    token = (None if y is None else y[:, 0] for y in x[:6])
-    o, S = one_token(*token, S=x.S0, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
+    with own_precision(q):
+        x = gated_operands(*tokens, side=side, scale=scale, initial_state=state, cu_seqlens=None)  # type: ignore[arg-type, misc]
+        token = (None if y is None else y[:, 0] for y in x[:6])
+        o, S = one_token(*token, S=x.S0, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
     return o.to(q.dtype), S
 
 
 def gated_rule_flops(K: int, V: int, *, erases: bool = False) -> int:
-    """Floating-point operations a token and head: 2 for each multiply-add, as the definition does them."""
+    """Floating-point operations per token and head: 2 for each multiply-add, as the definition does them."""
     return K * V * (5 + 4 * erases)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.layers.base.memory import Write
+from prism.layers.base.pace import Write
 from prism.layers.prism import Prism
 from prism.ops.delta.rule import one_token
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step

@@ -17,19 +17,8 @@ would leave rounding errors in the place of the small gradient of a strong decay
 from collections import namedtuple
 
 from prism.ops.cpu.compiling import inner, inner_sum, kernel
-from prism.ops.cpu.delta.chunk import (
-    DECAY,
-    END,
-    EPS,
-    KEEP,
-    C,
-    advance,
-    copy_state,
-    copy_state_t,
-    load,
-    prepare,
-    write,
-)
+from prism.ops.cpu.delta.chunk import DECAY, END, EPS, advance, load, prepare, write
+from prism.ops.cpu.shared import KEEP, C, copy_state, copy_state_t, dot
 from prism.ops.cpu.tile import add_product_t, add_transpose, set_product, set_transpose
 
 Grads = namedtuple("Grads", "q k v beta log_alpha erase")  # [T, H, …]
@@ -54,19 +43,11 @@ def scratch_shapes(L: int, K: int, V: int) -> Scratch:
 
 
 @inner_sum
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    total = a.dtype.type(0)
-    for i in range(a.shape[0]):
-        total += a[i] * b[i]
-    return total
-
-
-@inner_sum
 def _inner(S, dS):  # type: ignore[no-untyped-def]
     """⟨S, dS⟩, summed within rows first: shorter sums round less."""
     total = S.dtype.type(0)
     for i in range(S.shape[0]):
-        total += _dot(S[i], dS[i])
+        total += dot(S, i, dS, i)
     return total
 
 
@@ -82,13 +63,13 @@ def _load_grad(D, do, first, count, h, scale):  # type: ignore[no-untyped-def]
 @inner
 def _writes_back(x, part, y):  # type: ignore[no-untyped-def]
     """dW of all steps, and G."""
-    KK, gates, dY, M = x.PK[part, C:], x.gates[part], y.dY, y.M
+    KK, gates, Y, dY, M = x.PK[part, C:], x.gates[part], x.Y[part], y.dY, y.M
     dO, G = y.D[:C], y.D[C:]
     set_product(dY, x.K_end[part], y.dS)
     for j in range(C):
         y.flow[C, j] = 0
         for row in range(j, dY.shape[0], C):
-            y.flow[C, j] += _dot(x.Y[part, row], dY[row])
+            y.flow[C, j] += dot(Y, row, dY, row)
     add_product_t(dY, x.PK[part, :C], dO, 0, 1)
     for i in range(C):
         for j in range(M.shape[1]):
@@ -151,7 +132,7 @@ def _decays_back(x, part, y, dlog_alpha, first, count, h):  # type: ignore[no-un
     past = flow[C]  # for each token, what flows from it to t and beyond
     state = gates[DECAY, C - 1] * _inner(x.S[part], y.dS)  # the same for the state before the chunk
     for t in range(C - 1, -1, -1):
-        state += _dot(Z[t], D[t]) + gates[EPS, t] * _dot(Z[C + t], D[C + t])
+        state += dot(Z, t, D, t) + gates[EPS, t] * dot(Z, C + t, D, C + t)
         total = state
         for j in range(C):
             past[j] += flow[t, j]
@@ -167,12 +148,12 @@ def _store(x, part, y, tokens, grads, first, count, h):  # type: ignore[no-untyp
     L, K, V = tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
     for c in range(count):
         t = first + c
-        grads.erase[t, h] = _dot(Z[2 * C + c], y.D[C + c])
+        grads.erase[t, h] = dot(Z, 2 * C + c, y.D, C + c)
         for i in range(K):
             grads.q[t, h, i] = dX[c, i]
         for l in range(L):
             row, beta = l * C + c, tokens.beta[t, h, l]
-            grads.beta[t, h, l] = _dot(tokens.v[t, h, l], dY[row])
+            grads.beta[t, h, l] = dot(tokens.v[t, h], l, dY, row)
             for i in range(K):
                 grads.k[t, h, l, i] = dX[C + row, i]
             for i in range(V):

@@ -15,11 +15,8 @@ import math
 from collections import namedtuple
 
 from prism.ops.cpu.compiling import inner
+from prism.ops.cpu.shared import C, copy_state
 from prism.ops.cpu.tile import add_product, add_product_t, set_product, set_transpose
-
-C = 16
-KEEP = 64  # tokens between two states kept for the backward
-PARTS = KEEP // C
 
 Tokens = namedtuple("Tokens", "q k v beta log_alpha erase")  # [T, H, …], as the caller has them
 Chunk = namedtuple("Chunk", "S X Xg Kt K_end PK Z Y gamma gates")
@@ -122,19 +119,3 @@ def write(x, part, S):  # type: ignore[no-untyped-def]
 def advance(x, part, S):  # type: ignore[no-untyped-def]
     """The state after the chunk, in place."""
     add_product_t(S, x.K_end[part], x.Y[part], 0, x.gates[part, DECAY, C - 1])
-
-
-@inner
-def copy_state(to, a):  # type: ignore[no-untyped-def]
-    """A state into a larger or a smaller one, the common part."""
-    for i in range(min(to.shape[0], a.shape[0])):
-        for j in range(min(to.shape[1], a.shape[1])):
-            to[i, j] = a[i, j]
-
-
-@inner
-def copy_state_t(to, a):  # type: ignore[no-untyped-def]
-    """A transposed state into a larger or a smaller one, the common part."""
-    for i in range(min(to.shape[0], a.shape[1])):
-        for j in range(min(to.shape[1], a.shape[0])):
-            to[i, j] = a[j, i]

@@ -3,7 +3,8 @@
 import numpy as np
 
 from prism.ops.cpu.compiling import inner, kernel
-from prism.ops.cpu.delta.chunk import KEEP, C, advance, copy_state, copy_state_t, load, prepare, write
+from prism.ops.cpu.delta.chunk import advance, load, prepare, write
+from prism.ops.cpu.shared import KEEP, C, copy_state, copy_state_t
 from prism.ops.cpu.tile import add_product
 
 

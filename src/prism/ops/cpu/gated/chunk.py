@@ -13,12 +13,9 @@ multiples of C; tokens missing from a sequence's last chunk have x = y = v = 0 a
 import math
 from collections import namedtuple
 
-from prism.ops.cpu.compiling import inner, inner_sum
+from prism.ops.cpu.compiling import inner
+from prism.ops.cpu.shared import C, dot
 from prism.ops.cpu.tile import add_product, add_product_t, set_product
-
-C = 16
-KEEP = 64  # tokens between two states kept for the backward
-PARTS = KEEP // C
 
 Tokens = namedtuple("Tokens", "a k v log_alpha alpha find erase")  # [T, H, …]; find and erase [0, …] without erasure
 Chunk = namedtuple("Chunk", "S X X_bar Y Y_end W M O alpha prefix total y")
@@ -82,15 +79,6 @@ def load(x, tokens, first, count, h):  # type: ignore[no-untyped-def]
         for c in range(alpha.shape[1]):
             alpha[i, c] = 1
     _load_total(x.total, tokens.log_alpha, first, count, h)
-
-
-@inner_sum
-def dot(a, i, b, j):  # type: ignore[no-untyped-def]
-    """a_i · b_j"""
-    total = a.dtype.type(0)
-    for c in range(a.shape[1]):
-        total += a[i, c] * b[j, c]
-    return total
 
 
 @inner

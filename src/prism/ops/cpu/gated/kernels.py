@@ -12,13 +12,10 @@ from collections import namedtuple
 
 from prism.ops.cpu.compiling import inner, kernel
 from prism.ops.cpu.gated.chunk import (
-    KEEP,
-    C,
     advance,
     axpy,
     decay_row,
     decay_rows,
-    dot,
     load,
     load_rows,
     multiply,
@@ -26,6 +23,7 @@ from prism.ops.cpu.gated.chunk import (
     read,
     write,
 )
+from prism.ops.cpu.shared import KEEP, C, copy_state, copy_state_t, dot
 from prism.ops.cpu.tile import add_product_t, set_product, set_transpose
 
 Grads = namedtuple("Grads", "a k v log_alpha find erase")  # [T, H, …]
@@ -46,28 +44,6 @@ def scratch_shapes(G: int, K: int, V: int) -> Scratch:
         dlog=(C + 1, K),
         dy=(1, K),
     )
-
-
-@inner
-def _load_state(S, given):  # type: ignore[no-untyped-def]
-    """[V, K] as the padded transpose."""
-    for c in range(given.shape[1]):
-        for i in range(given.shape[0]):
-            S[c, i] = given[i, c]
-
-
-@inner
-def _store_state(to, S):  # type: ignore[no-untyped-def]
-    for i in range(to.shape[0]):
-        for c in range(to.shape[1]):
-            to[i, c] = S[c, i]
-
-
-@inner
-def _copy_state(to, S):  # type: ignore[no-untyped-def]
-    for c in range(min(to.shape[0], S.shape[0])):
-        for i in range(min(to.shape[1], S.shape[1])):
-            to[c, i] = S[c, i]
 
 
 @inner
@@ -103,12 +79,12 @@ def forward_range(parts, z, tokens, b, by_value, bounds, S0, scale, o, S_end, ke
     H, x = S0.shape[1], parts[0]
     for pair in range(begin, end):
         n, h = pair // H, pair % H
-        _load_state(x.S, S0[n, h])
+        copy_state_t(x.S, S0[n, h])
         for t in range(bounds[n], bounds[n + 1], C):
             count = min(C, bounds[n + 1] - t)
             j = (t - bounds[n]) // KEEP
             if kept.shape[0] > 0 and j > 0 and (t - bounds[n]) % KEEP == 0:
-                _copy_state(kept[kept_at[n] + j - 1, h], x.S)
+                copy_state(kept[kept_at[n] + j - 1, h], x.S)
             load(x, tokens, t, count, h)
             prepare(x)
             if by_value:
@@ -120,7 +96,7 @@ def forward_range(parts, z, tokens, b, by_value, bounds, S0, scale, o, S_end, ke
                 read(x)
                 _store(o, x.O, 0, t, count, h, scale)
             advance(x.S, x.total, x.Y_end, x.W)
-        _store_state(S_end[n, h], x.S)
+        copy_state_t(S_end[n, h], x.S)
 
 
 @inner
@@ -216,7 +192,7 @@ def _recompute(parts, tokens, start, stop, h):  # type: ignore[no-untyped-def]
         write(x)
         if t + C < stop:
             after = parts[(t - start) // C + 1].S
-            _copy_state(after, x.S)
+            copy_state(after, x.S)
             advance(after, x.total, x.Y_end, x.W)
 
 
@@ -249,13 +225,13 @@ def backward_range(parts, z, tokens, b, by_value, bounds, S0, scale, kept, kept_
     for pair in range(begin, end):
         n, h = pair // H, pair % H
         first, last = bounds[n], bounds[n + 1]
-        _load_state(z.dS, dS_end[n, h])
+        copy_state_t(z.dS, dS_end[n, h])
         for j in range((last - first + KEEP - 1) // KEEP - 1, -1, -1):
             start, stop = first + j * KEEP, min(first + (j + 1) * KEEP, last)
             if j > 0:
-                _copy_state(parts[0].S, kept[kept_at[n] + j - 1, h])
+                copy_state(parts[0].S, kept[kept_at[n] + j - 1, h])
             else:
-                _load_state(parts[0].S, S0[n, h])
+                copy_state_t(parts[0].S, S0[n, h])
             _recompute(parts, tokens, start, stop, h)
             for part in range((stop - start + C - 1) // C - 1, -1, -1):
                 x, t = parts[part], start + part * C
@@ -267,4 +243,4 @@ def backward_range(parts, z, tokens, b, by_value, bounds, S0, scale, kept, kept_
                     _store(to.a, x.O, 0, t, count, h, scale)
                 else:
                     _store(to.a, z.dX, 0, t, count, h, one)
-        _store_state(dS0[n, h], z.dS)
+        copy_state_t(dS0[n, h], z.dS)
