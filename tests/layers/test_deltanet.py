@@ -31,10 +31,11 @@ def build(name: str, **fields):
 
 def definition(mixer, x: Tensor, transition) -> Tensor:
     """`transition(h, k, v, scalars, memory)` gives the new S of head h; the rest is common to the four."""
-    widths = [H * K, H * K, H * V] + ([H * V] if mixer.gated else []) + [H] * len(mixer.scalars)
+    gated, scalar_names = "gate" in mixer.sizes, [name for name, size in mixer.sizes.items() if size == H]
+    widths = [H * K, H * K, H * V] + ([H * V] if gated else []) + [H] * len(scalar_names)
     rows = (x @ mixer.project.weight.T).split(widths, -1)
     q, k, v = silu(convolved(torch.cat(rows[:3], -1), mixer.conv.weight)).split(widths[:3], -1)
-    scalars = dict(zip(mixer.scalars, rows[-len(mixer.scalars) :], strict=True))
+    scalars = dict(zip(scalar_names, rows[-len(scalar_names) :], strict=True))
     memory: list[dict[str, Tensor]] = [{} for _ in range(H)]
     outputs = []
     for t in range(len(x)):
@@ -44,7 +45,7 @@ def definition(mixer, x: Tensor, transition) -> Tensor:
             S = transition(h, k_t, v_t, {name: y[t, h] for name, y in scalars.items()}, memory[h])
             memory[h]["S"] = S
             read = rms_norm(S @ unit(q_t), mixer.read.norm.weight, 1e-6)
-            heads.append(read * silu(rows[3][t, h * V : h * V + V]) if mixer.gated else read)
+            heads.append(read * silu(rows[3][t, h * V : h * V + V]) if gated else read)
         outputs.append(mixer.out.weight @ torch.cat(heads))
     return torch.stack(outputs)
 
