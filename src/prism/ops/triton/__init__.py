@@ -1,0 +1,1 @@
+"""The operators and the parts around them as Triton kernels, for GPUs."""

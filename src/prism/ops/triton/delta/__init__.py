@@ -1,0 +1,1 @@
+"""The recurrence in chunks on a GPU: forward, backward and one token."""

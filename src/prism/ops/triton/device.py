@@ -1,0 +1,29 @@
+"""What the tensors' device is: a GPU, or the interpreter of the tests; and how precise float32 products are on it."""
+
+import os
+
+import torch
+from torch import Tensor
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before the first import)."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
+
+
+def check_device(q: Tensor) -> None:
+    """Refuses tensors that no kernel can reach."""
+    if q.device.type != "cuda" and not interpreted():
+        raise ValueError(f"backend 'triton' needs tensors on a GPU, got q on {q.device}: move them, or use 'chunk'")
+    if q.dtype == torch.float64:
+        raise ValueError("backend 'triton' computes in float32, got q of torch.float64: cast it, or use 'chunk'")
+
+
+def product_precision(q: Tensor) -> str:
+    """How tensor cores take float32: in three terms, which is nearly exact, unless PyTorch was told that one will do.
+
+    AMD has no such form: there float32 products run on the ordinary units.
+    """
+    if torch.version.hip is not None:
+        return "ieee"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
