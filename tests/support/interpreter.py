@@ -1,4 +1,4 @@
-"""Triton's interpreter, mended for tests: bfloat16 products are right, and device functions are called without delay."""
+"""Triton's interpreter, mended for tests: bfloat16 products are right, and device functions are called at once."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -45,8 +45,12 @@ def operands(
     scale: float | None = None,
     initial_state: Tensor | None = None,
     cu_seqlens: Tensor | Packing | None = None,
+    widen: bool = True,
 ) -> Operands:
-    """Checks the arguments of `delta_rule` and returns them in the one form that the backends take."""
+    """Checks the arguments of `delta_rule` and returns them in the one form that the backends take.
+
+    Without `widen` the tokens keep their dtype: kernels that widen in registers need no copy. States never do.
+    """
     for name, value in (("q", q), ("k", k), ("v", v), ("beta", beta)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
@@ -87,13 +91,10 @@ def operands(
     if initial_state is not None:
         check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
         check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
+    given = {"q": q, "k": k, "v": v, "beta": beta, "erase": beta[..., 0] if erase is None else erase}
+    given["log_alpha"] = q.new_zeros(B, T, H, dtype=dtype) if log_alpha is None else log_alpha
     return Operands(
-        q=q.to(dtype),
-        k=k.to(dtype),
-        v=v.to(dtype),
-        beta=beta.to(dtype),
-        log_alpha=q.new_zeros(B, T, H, dtype=dtype) if log_alpha is None else log_alpha.to(dtype),
-        erase=(beta[..., 0] if erase is None else erase).to(dtype),
+        **({name: y.to(dtype) for name, y in given.items()} if widen else given),
         S0=q.new_zeros(N, H, V, K, dtype=dtype) if initial_state is None else initial_state.to(dtype),
         scale=1.0 if scale is None else float(scale),
         bounds=bounds,

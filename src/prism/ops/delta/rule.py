@@ -7,12 +7,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.common.backends import Backend, compiles, pick
+from prism.ops.common.backends import Backend, choose, compiles, pick
 from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.delta.operands import Operands, operands
 
-_MODULES = {"chunk": "prism.ops.delta.chunk", "cpu": "prism.ops.cpu.delta.backend"}
+_MODULES = {
+    "chunk": "prism.ops.delta.chunk",
+    "cpu": "prism.ops.cpu.delta.backend",
+    "triton": "prism.ops.triton.delta.backend",
+}
 
 
 def delta_rule(
@@ -43,12 +47,13 @@ def delta_rule(
         output_final_state: Whether to return the state after the last token.
         cu_seqlens: Limits 0, …, T of sequences packed into one row (B = 1), each with a state of its own.
         backend: `reference` is the definition, one token at a time; `chunk` runs on any device; `cpu` is
-            compiled; `auto` picks by the tensors' device.
+            compiled; `triton` runs on a GPU, its products in the operands' dtype; `auto` picks by the tensors' device.
 
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
     with own_precision(q):
+        chosen = choose(backend, q, _MODULES) if isinstance(q, Tensor) else backend
         x = operands(
             q,
             k,
@@ -59,8 +64,9 @@ def delta_rule(
             scale=scale,
             initial_state=initial_state,
             cu_seqlens=cu_seqlens,
+            widen=chosen != "triton",
         )
-        o, S = pick(backend, q, reference, _MODULES)(x)
+        o, S = pick(chosen, q, reference, _MODULES)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 

@@ -88,7 +88,7 @@ def walk_back(
         end = tl.exp((coarse_end - coarse) + (fine_end - fine))
         Q = tile(q + at * K, left, C, H * K, K, BK)
         K1 = tile(k + at * L * K, left, C, H * L * K, K, BK)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV)).to(kind)
+        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
         P = dot(K1, tl.trans(Q), kind, PRECISION) * tl.trans(gamma(coarse, fine, C))  # P_1ᵀ
         dY = dot(P, dO, kind, PRECISION) + end[:, None] * dot(K1, dS, kind, PRECISION)
         X = tile(inverses + place * C * C, C, C, C, C, C)
@@ -105,7 +105,7 @@ def direction(
     FIRST: tl.constexpr, H: tl.constexpr, L: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, kind: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one direction's write and read; dQ and dK1 grow, dK_l, and the shares of dg, of dε and of the end."""
+    """Gradients of one direction's write and read: dQ and dK1 grow; dK_l; the shares of dg, of dε and of the end."""
     Kl = tile(k + (at * L + l) * K, left, C, H * L * K, K, BK)
     P = dot(Q, tl.trans(Kl), kind, PRECISION) * G
     KK = strict(dot(K1, tl.trans(Kl), kind, PRECISION) * G, C)
@@ -114,7 +114,7 @@ def direction(
     db = tl.zeros((C,), tl.float32)
     for first in range(0, V, BV):
         Vl = tile(v + (at * L + l) * V + first, left, C, H * L * V, V - first, BV).to(tl.float32)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV)).to(kind)
+        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
         dr = tile(dR + at * V + first, left, C, H * V, V - first, BV)
         s = tile(dS + first * K, V - first, BV, K, K, BK)
         if FIRST:
@@ -171,7 +171,7 @@ def gradients(
     for first in range(0, V, BV):
         s = tile(kept + own + first * K, V - first, BV, K, K, BK)
         ds = tile(dkept + own + first * K, V - first, BV, K, K, BK)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV)).to(kind)
+        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
         dQ += dot(dO, s, kind, PRECISION)
         dK1 += dot(tile(dR + at * V + first, left, C, H * V, V - first, BV), s, kind, PRECISION)
         through += tl.sum(s.to(tl.float32) * ds.to(tl.float32), 0)

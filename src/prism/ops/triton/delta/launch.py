@@ -32,8 +32,8 @@ class Chunks(NamedTuple):
 
     limits: Tensor | None  # [N + 1]
     first: Tensor | None  # [N]: the first chunk of each sequence
-    sequence: Tensor | None  # [count]: the sequence of each chunk; N: none
-    count: int  # at most
+    sequence: Tensor | None  # [total]: the sequence of each chunk; N: none
+    total: int  # at most
     N: int
 
 
@@ -79,7 +79,7 @@ def run_forward(tokens: list[Tensor], S0: Tensor, limits: Tensor | None, scale: 
     x = shape_of(q, v, S0)
     place = chunks(x.B, x.T, limits, x.tiles.C)
     o = q.new_empty(x.B, x.T, x.H, x.V)
-    kept = q.new_empty(place.count if keep else 0, x.H, x.V, x.K)
+    kept = q.new_empty(place.total if keep else 0, x.H, x.V, x.K)
     if not x.B * x.T * S0.numel():
         return [o.zero_(), S0.clone(), kept]
     S = torch.empty_like(S0)
@@ -104,15 +104,15 @@ def run_backward(
     where = (place.limits, place.first)
     constants = x.constants(product_precision(q), limits is not None)
     C = x.tiles.C
-    inverses = q.new_empty(place.count, x.H, C, C)
+    inverses = q.new_empty(place.total, x.H, C, C)
     U, dR, dkept, dS0 = torch.empty_like(do), torch.empty_like(do), torch.empty_like(kept), torch.empty_like(dS)
     blocks = triton.cdiv(x.V, x.tiles.BV)
     given = (k, v, beta, log_alpha, erase, *where, place.sequence, kept)
-    backward.prepare[(blocks, place.count, x.H)](*given, inverses, U, x.T, x.N, **constants)
+    backward.prepare[(blocks, place.total, x.H)](*given, inverses, U, x.T, x.N, **constants)
     backward.walk_back[(blocks, x.N, x.H)](
         q, k, log_alpha, erase, do, dS, *where, inverses, dR, dkept, dS0, scale, x.T, **constants
     )  # fmt: skip
-    backward.gradients[(place.count, x.H)](
+    backward.gradients[(place.total, x.H)](
         *tokens, *where, place.sequence, kept, U, do, dR, dkept, *grads, scale, x.T, x.N, **constants
     )  # fmt: skip
     return [*grads, dS0]
