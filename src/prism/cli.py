@@ -1,13 +1,16 @@
 """The program `prism`: finds the command, hands it the rest of the line, turns a user's mistake into one line."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial, wraps
+from inspect import signature
 from io import StringIO
 from typing import Any
 
 from prism import __version__
+from prism.display.text import notes_as_lines, plain
 from prism.errors import InputError, MissingExtraError, needs, suggest
 from prism.registry import Registry
 
@@ -53,9 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command; exit code 2 and one line for what the user got wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        _run(words)
+        with notes_as_lines():
+            _run(words)
     except InputError as error:
-        print(f"prism: {error}", file=sys.stderr)
+        print(f"prism: {plain(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -78,7 +82,12 @@ def _run(words: list[str]) -> None:
         name = " ".join(words[:length])
         if len(words) >= length and name in COMMANDS:
             needs("tyro", "rich", extra="cli")
-            _parsed(COMMANDS[name], words[length:], f"prism {name}")()
+            try:
+                _parsed(COMMANDS[name], words[length:], f"prism {name}")()
+            except MissingExtraError:
+                raise
+            except InputError as error:
+                raise InputError(_with_options(str(error), COMMANDS[name])) from error
             return
     _explain(words)
 
@@ -106,6 +115,16 @@ def _parsed(command: Callable[..., Any], words: list[str], prog: str) -> Callabl
         sys.stderr.write(said.getvalue())
         raise
     return taken[0]
+
+
+def _with_options(message: str, command: Callable[..., Any]) -> str:
+    """An error's `user=` as the command line has it: `--user`."""
+    names = "|".join(signature(command).parameters)
+    return re.sub(
+        rf"(?<![\w.:-])({names})=(?=(\S?))",
+        lambda m: f"--{m[1].replace('_', '-')}" + (" " if m[2] == "'" else ""),
+        message,
+    )
 
 
 def _explain(words: list[str]) -> None:

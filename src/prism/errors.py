@@ -1,12 +1,8 @@
 """What a user can get wrong, said in one line: the argument, its value, the remedy; and what a user should know."""
 
 import difflib
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import Any
 
 
 class InputError(ValueError):
@@ -15,22 +11,6 @@ class InputError(ValueError):
 
 class Note(UserWarning):
     """Something was decided or skipped that the user should know. The command line prints the text alone."""
-
-
-@contextmanager
-def notes_as_lines() -> Iterator[None]:
-    """Notes of the body go to the terminal as one line each, at once."""
-
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, Note):
-            print(f"prism: note: {message}", file=sys.stderr, flush=True)
-        else:
-            before(message, category, *place, **more)
-
-    with warnings.catch_warnings():
-        before, warnings.showwarning = warnings.showwarning, show
-        warnings.simplefilter("always", Note)
-        yield
 
 
 class MissingExtraError(InputError, ImportError):

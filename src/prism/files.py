@@ -34,6 +34,8 @@ def only_one(folder: Path) -> Iterator[None]:
     """Refuses a folder in which another process works. The lock ends with its process, also when that is killed."""
     from filelock import FileLock, Timeout
 
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder for the run")
     lock = FileLock(folder / ".lock", timeout=0)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

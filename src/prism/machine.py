@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from prism.errors import InputError
+
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
@@ -21,6 +23,28 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The device of that name; None: the one that is there, a GPU before the CPU."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}): try cpu") from None
+    return device
+
+
+def peak_memory() -> float:
+    """Bytes that this process has held at most; nan where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return float("nan")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak if platform.system() == "Darwin" else peak * 1024)
 
 
 def matmul_rate(device: str = "cpu", *, size: int = 1024, repeats: int = 5) -> float:

@@ -17,15 +17,16 @@ SMALL = [*SIZE, "--batch", "8", "--length", "20", "--epochs", "1", "--protocol",
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
     tiny.log().frame().write_csv(folder / "log.csv")
+    (folder / "x.csv").write_text("user,time\n1,2\n")
     cli.main(["fit", str(folder / "log.csv"), "--out", str(folder / "run"), *SMALL])
     return folder
 
 
 def test_a_run_is_evaluated_beside_the_simple_baselines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["evaluate", str(folder / "run")])
+    cli.main(["evaluate", str(folder / "run"), "--device", "cpu", "--threads", "1"])
     shown = capsys.readouterr().out
     rows = ("prism", *BASELINES)
-    assert all(name in shown for name in (*rows, "ndcg@10", " queries; mean over events"))
+    assert all(name in shown for name in (*rows, "on cpu, 1 threads", "ndcg@10", " queries; mean over events"))
 
 
 def test_recommendations_for_a_user_a_history_and_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +67,14 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("evaluate {0}", "is not a run: it has no config.json"),
         ("recommend {0}/run", "give one of --user U, --history A B C, --all OUT.parquet"),
         ("recommend {0}/run --user nobody", "user 'nobody' is not in run"),
-        ("recommend {0}/run --user 3 --k 0", "k must be at least 1, got 0"),
+        ("recommend {0}/run --user 3 --k 0", "k must be a whole number of at least 1, got 0"),
+        ("recommend {0}/run --user=--7", "user '--7' is not in run"),
+        ("recommend {0}/run --user 007", "user '007' is not in run"),
+        ("recommend {0}/run --all {0}/x", "a table is written as .parquet, .csv, .jsonl, got 'no suffix'"),
+        ("recommend {0}/run --user 3 --device tpu7", "device 'tpu7' cannot be used"),
+        ("recommend {0}/run --user 3 --threads 0", "threads must be a whole number of at least 1, got 0"),
+        ("fit {0}/log.csv --out {0}/x --user who", "--user 'who' is not a column of"),
+        ("fit {0}/x.csv --out {0}/x", "name it with --item"),
         ("compare {0}/log.csv --out {0}/x --mixers prism sasrek", "unknown mixer 'sasrek': did you mean 'sasrec'?"),
         ("compare {0}/log.csv --out {0}/x --seeds 0", "seeds must be at least 1, got 0"),
     ],

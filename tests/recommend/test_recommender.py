@@ -1,5 +1,6 @@
 """The facade: recommendations for users and histories, filters, files that come back the same."""
 
+import copy
 import json
 import warnings
 from dataclasses import replace
@@ -67,8 +68,13 @@ def test_mistakes_are_answered_in_one_line(made: Recommender) -> None:
         made.recommend("nobody")
     with pytest.raises(InputError, match="either a user of the log or a history"):
         made.recommend()
-    with pytest.raises(InputError, match="k must be at least 1, got 0"):
-        made.recommend(history=[3], k=0)
+    for k in (0, -1, True):
+        with pytest.raises(InputError, match=f"k must be a whole number of at least 1, got {k!r}"):
+            made.recommend(history=[3], k=k)
+    with pytest.raises(InputError, match=r"device 'gpu9' cannot be used .*: try cpu"):
+        Recommender.load(".", device="gpu9")
+    with pytest.raises(InputError, match=r"a table is written as .parquet, .csv, .jsonl, got '.xlsx'"):
+        made.recommend_all("all.xlsx")
     with pytest.raises(InputError, match="times has 1 entries for a history of 2"):
         made.recommend(history=[3, 4], times=[1])
 
@@ -82,6 +88,41 @@ def test_all_users_at_once_get_what_each_gets_alone(made: Recommender, tmp_path:
         alone = made.recommend(user, k=5, deny=[1])
         assert part["item"].to_list() == items(alone)
         np.testing.assert_allclose(part["score"].to_numpy(), [one.score for one in alone], rtol=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_all_recommendations_are_written_in_the_format_of_the_suffix(
+    made: Recommender, tmp_path: Path, suffix: str
+) -> None:
+    made.recommend_all(tmp_path / "all.parquet", k=2)
+    made.recommend_all(tmp_path / f"all{suffix}", k=2)
+    read = pl.read_csv if suffix == ".csv" else pl.read_ndjson
+    assert read(tmp_path / f"all{suffix}").select("user", "rank", "item").rows() == (
+        pl.read_parquet(tmp_path / "all.parquet").select("user", "rank", "item").rows()
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_scores_that_are_not_finite_are_an_error_everywhere(made: Recommender, tmp_path: Path, bad: float) -> None:
+    broken = Recommender(copy.deepcopy(made.model), made.split, made.config)
+    with torch.no_grad():
+        broken.model.embedding.weight[5] = bad
+    for ask in (
+        lambda: broken.recommend(3),
+        lambda: broken.recommend_all(tmp_path / "all.parquet"),
+        lambda: broken.session(3).recommend(),
+        lambda: broken.evaluate(),
+    ):
+        with pytest.raises(InputError, match="not finite"):
+            ask()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_id_is_found_as_it_is_written_and_not_otherwise(made: Recommender) -> None:
+    assert made.recommend("7") == made.recommend(7) == made.recommend(np.int32(7))
+    for other in ("007", "--7", "7.0", "+7", " 7", "٧", True, None, b"7"):
+        with pytest.raises(InputError):
+            made.recommend(other)
 
 
 def test_saved_and_loaded_it_is_the_same(made: Recommender, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Sessions: event by event the same answers as encoding the whole history, at a cost that does not grow."""
 
+import datetime as dt
 import statistics
 import time
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from support import tiny
 
+from prism.errors import InputError
 from prism.recommend.data.splits import split
 from prism.recommend.recommender import Recommender
 
@@ -89,3 +91,26 @@ def test_an_event_costs_the_same_after_ten_events_and_after_ten_thousand() -> No
     assert state is not None
     assert sum(part.numel() for layer in state for part in layer) == made.model.backbone.state_size()
     assert torch.isfinite(session.scores()).all()
+
+
+def test_the_time_of_an_event_is_seconds_or_a_datetime_and_never_goes_back() -> None:
+    made = untrained("prism", time_gaps=True)
+    moment = dt.datetime(2024, 2, 29, 13, 45, 6)
+    second = int(moment.replace(tzinfo=dt.UTC).timestamp())
+    for same in (second, second + 0.5, moment, moment.replace(tzinfo=dt.UTC), np.datetime64(moment), np.int64(second)):
+        session, plain = made.session(history=[3], times=[second - 9]), made.session(history=[3], times=[second - 9])
+        session.update(5, same)
+        plain.update(5, second)
+        assert session.recommend() == plain.recommend()
+    for wrong, why in (
+        (second * 1000, "is not in seconds since 1970"),
+        (second - 1, "is before the last event's"),
+        (float("nan"), "is not a time"),
+    ):
+        with pytest.raises(InputError, match=why):
+            session.update(5, wrong)
+    assert session.length == 2
+    with pytest.raises(InputError, match="is not in seconds since 1970"):
+        made.recommend(history=[3], times=[second * 1000])
+    with pytest.raises(InputError, match="times go back after event 1"):
+        made.recommend(history=[3, 4], times=[5, 4])

@@ -1,6 +1,5 @@
 """`prism bench recommend`: what a recommender costs at a given size: training, evaluation, a live user."""
 
-import resource
 import statistics
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from accelerate import Accelerator
 from prism.bench.measure import threads
 from prism.config import at_least
 from prism.display.tables import show
+from prism.machine import peak_memory
 from prism.recommend.config import FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
@@ -65,7 +65,7 @@ def recommend(
         _training(rows, made, steps)
         _evaluation(rows, made, queries)
         _sessions(rows, made, lengths)
-    rows.append(["peak memory of the process", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB"])
+    rows.append(["peak memory of the process", f"{peak_memory() / 2**30:.2f} GB"])
     show(f"{mixer}, D={dim}, {users:,} users, {items:,} items, {events:,} events", ["", "measured"], rows)
 
 

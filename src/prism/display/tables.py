@@ -4,8 +4,10 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from prism.display.text import plain, plain_lines
 
 
 def console() -> Console:
@@ -14,13 +16,21 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=160)
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None) -> None:
-    """Prints a table; wide ones are not folded when the output is a file."""
-    below = None if caption is None else escape(caption)
-    table = Table(title=title, title_justify="left", caption=below, caption_justify="left")
+def show(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str | None = None,
+    left: Sequence[int] = (0,),
+) -> None:
+    """Prints a table whose columns `left` are aligned left; wide ones are not folded when the output is a file."""
+    below = None if caption is None else Text(plain_lines(caption), style="table.caption")
+    table = Table(title=Text(plain(title), style="table.title"), title_justify="left", caption=below)
+    table.caption_justify = "left"
     for n, column in enumerate(columns):
-        table.add_column(column, justify="right" if n else "left", no_wrap=not n)
+        table.add_column(Text(plain(column)), justify="left" if n in left else "right", no_wrap=not n)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(plain(cell)) for cell in row))
     console = Console(file=sys.stdout)
     Console(file=sys.stdout, width=None if console.is_terminal else 200, highlight=False).print(table)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from prism.config import at_least
+from prism.config import count
 from prism.errors import InputError
 from prism.recommend.data.items import items_with
 from prism.recommend.data.log import Log
@@ -47,7 +47,9 @@ def best(
     scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
 ) -> tuple[Float[Tensor, "Q K"], Tensor]:
     """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
-    at_least("k", k, 1)
+    k = count("k", k)
+    if not torch.isfinite(scores).all():
+        raise InputError("some scores are not finite: the weights are damaged or training diverged; fit it again")
     scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
     if removed is not None:
         rows, items = (torch.from_numpy(part).to(scores.device) for part in removed)

@@ -2,16 +2,16 @@
 
 import os
 import shlex
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
+from prism.config import count
 from prism.display.tables import show
+from prism.display.text import plain_lines
 from prism.errors import InputError
+from prism.machine import pick_device
 from prism.recommend.choose import Filter, Recommendation
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
@@ -33,42 +33,70 @@ def fit(
     item: str | None = None,
     time: str | None = None,
     items: Path | None = None,
+    drop_nulls: bool = False,
+    time_format: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
 
     Args:
-        data: A CSV, TSV, Parquet or JSON-lines file, a pattern of them, or a known data set's name.
+        data: A CSV, TSV, Parquet or JSON file (.gz, .zst, .bz2 and .zip too), a pattern of them, or a known data
+            set's name.
         out: Folder for the run: checkpoints, log.jsonl, config.json, and the events.
         config: What to train and how.
         folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
         user: Column of users; default: guessed from its name.
         item: Column of items.
         time: Column of times.
-        items: A table about the items, for `--features` and names: a row an item, its id in the column named as in
+        items: A table about the items, for `--features` and names: one row per item, its id in the column named as in
             the log or in the first.
+        drop_nulls: Leave out events without a user, item or time.
+        time_format: Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying.
+        device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Of the CPU; default: as many as torch takes.
     """
-    log = load(data, folder=folder, user=user, item=item, time=time, items=items)
+    where = _where(device, threads)
+    log = load(
+        data,
+        folder=folder,
+        user=user,
+        item=item,
+        time=time,
+        items=items,
+        drop_nulls=drop_nulls,
+        time_format=time_format,
+    )
     divided = split(log, config.protocol)
     main = os.environ.get("RANK", "0") == "0"
     if main:
-        print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
-    recommender = Recommender.fit_split(divided, config, out, progress=True)
+        print(plain_lines("\n".join([statistics_table(log), *log.notes, divided.describe(), where])), flush=True)
+    recommender = Recommender.fit_split(divided, config, out, progress=True, device=device)
     if main and len(divided.valid):
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
         prism, run = program(), shlex.quote(str(out))
         print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
 
 
-def evaluate(run: Positional[Path], valid: bool = False, baselines: bool = True) -> None:
+def evaluate(
+    run: Positional[Path],
+    valid: bool = False,
+    baselines: bool = True,
+    device: str | None = None,
+    threads: int | None = None,
+) -> None:
     """Ranks all items for every test query of a run; simple baselines, popularity to EASE, beside it.
 
     Args:
         run: A folder that `prism fit` made.
         valid: Validation queries instead of test ones: use them to choose, and the test ones once.
         baselines: Also evaluate the simple baselines.
+        device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Of the CPU; default: as many as torch takes.
     """
-    recommender = Recommender.load(run)
-    print(recommender.split.describe())
+    where = _where(device, threads)
+    recommender = Recommender.load(run, device=device)
+    print(f"{recommender.split.describe()}\n{where}", flush=True)
     found = {recommender.config.mixer: recommender.evaluate(valid=valid)}
     if baselines:
         found |= recommender.evaluate_baselines(valid=valid)
@@ -88,6 +116,8 @@ def recommend(
     allow_where: tuple[str, ...] = (),
     deny_where: tuple[str, ...] = (),
     events: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """The items most likely to come next for a user, for a history, or for all users.
 
@@ -95,7 +125,7 @@ def recommend(
         run: A folder that `prism fit` made.
         user: A user of the run's log.
         history: Items of anyone, oldest first.
-        all: Write recommendations for all users to this Parquet file.
+        all: Write recommendations for all users to this file: .parquet, .csv or .jsonl.
         k: How many.
         seen: Whether items of the history may be recommended; default: as the run's protocol has it.
         allow: Recommend only these items.
@@ -103,27 +133,29 @@ def recommend(
         allow_where: Recommend only items whose table has these values, as column=value.
         deny_where: Never items whose table has them.
         events: A log of events that came after training, as `prism fit` takes it.
+        device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Of the CPU; default: as many as torch takes.
     """
     if sum(x is not None for x in (user, history, all)) != 1:
         raise InputError("give one of --user U, --history A B C, --all OUT.parquet")
-    recommender = Recommender.load(run)
+    where = _where(device, threads)
+    recommender = Recommender.load(run, device=device)
     if events is not None:
         recommender = recommender.with_events(events)
     allowed, denied = by_column("allow", allow, allow_where), by_column("deny", deny, deny_where)
     exclude = None if seen is None else not seen
-    with notes():
-        if all is not None:
-            rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
-            print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}")
-            return
-        found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
-    show_items("recommendations", found)
+    if all is not None:
+        rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
+        print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}; {where}")
+        return
+    found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
+    show_items("recommendations", found, caption=where)
 
 
-def show_items(title: str, found: list[Recommendation]) -> None:
+def show_items(title: str, found: list[Recommendation], *, caption: str | None = None) -> None:
     """One row per item, best first."""
     rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
-    show(title, ["rank", "item", "name", "score"], rows)
+    show(title, ["rank", "item", "name", "score"], rows, caption=caption, left=(0, 2))
 
 
 def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]) -> Filter | None:
@@ -141,11 +173,9 @@ def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]
     return wanted
 
 
-@contextmanager
-def notes() -> Iterator[None]:
-    """Warnings of the body as one line each."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        print(f"prism: note: {warning.message}", file=sys.stderr)
+def _where(device: str | None, threads: int | None) -> str:
+    """Sets the threads and says where the model runs."""
+    if threads is not None:
+        torch.set_num_threads(count("threads", threads))
+    place = pick_device(device)
+    return f"on {place}" + (f", {torch.get_num_threads()} threads" if place.type == "cpu" else "")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from prism.config import at_least, from_fields
 from prism.errors import InputError
@@ -16,6 +15,7 @@ from prism.recommend.model.recommender import RecommenderConfig
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
+from prism.train.settings import differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +100,8 @@ class FitConfig:
     def from_json(cls, text: str) -> "FitConfig":
         """The inverse of `to_json`."""
         values = json.loads(text)
+        if not isinstance(values, dict):
+            raise InputError(f"the run's config must be a JSON object, got {type(values).__name__}")
         groups = {"batching": BatchConfig, "objective": ObjectiveConfig, "train": TrainConfig}
         for name, group in groups.items():
             values[name] = from_fields(group, values.get(name, {}), where=name)
@@ -110,15 +112,5 @@ class FitConfig:
         return from_fields(cls, values, where="the run's config")
 
     def differences(self, other: "FitConfig") -> list[str]:
-        """`field: ours, theirs` where two configs are not the same."""
-        ours, theirs = _flat(asdict(self)), _flat(asdict(other))
-        return [
-            f"{name} is {theirs[name]!r} there and {ours[name]!r} here" for name in ours if ours[name] != theirs[name]
-        ]
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value) if isinstance(value, dict) else {name: value}
-    return flat
+        """`field is theirs there and ours here` where two configs are not of the same run."""
+        return differences(asdict(self), asdict(other))

@@ -6,7 +6,7 @@ from tyro.conf import Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands import by_column, notes, show_items
+from prism.recommend.commands import by_column, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.recommender import Recommender
@@ -134,8 +134,7 @@ def because(
     recommender = Recommender.load(run)
     if events is not None:
         recommender = recommender.with_events(events)
-    with notes():
-        found = reasons(recommender, item, user, history=history, last=last, k=k)
+    found = reasons(recommender, item, user, history=history, last=last, k=k)
     rows = [[str(one.item), one.name or "", str(one.age), f"{one.effect:+.3f}"] for one in found]
     show(f"{item} because of", ["item", "name", "events ago", "score with it − without"], rows)
 

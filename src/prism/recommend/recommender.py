@@ -3,7 +3,8 @@
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -13,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
+from prism.files import only_one
+from prism.machine import pick_device
 from prism.recommend import storage
 from prism.recommend.ask import after_last, log_of
 from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.config import FitConfig
+from prism.recommend.data.clock import Moment, seconds, seconds_of
 from prism.recommend.data.items import ItemValues, item_values
 from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Codes, Ids, Ints, Log
@@ -34,6 +38,7 @@ from prism.recommend.training.task import RecommendationTask
 from prism.recommend.user_bytes import model_key, unpack_user
 from prism.train import checkpoints
 from prism.train.loop import load_best, train
+from prism.train.settings import refuse_others
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,6 +67,7 @@ class Recommender:
         seed: int | None = None,
         out: str | Path | None = None,
         progress: bool = True,
+        device: str | None = None,
     ) -> "Recommender":
         """Trains on a log, the name of a known data set, or anything that `read_log` takes.
 
@@ -73,21 +79,28 @@ class Recommender:
             seed: Of weights, batches and dropout.
             out: Folder of the run. A run that was stopped goes on when fitted again with the same arguments.
             progress: Whether to show it.
+            device: Where to train, e.g. cpu or cuda; None: a GPU where there is one.
         """
         config = _changed(config or FitConfig(), mixer, epochs, seed)
         log = source if isinstance(source, Log) else load_data(source)
-        return cls.fit_split(divide(log, config.protocol), config, None if out is None else Path(out), progress)
+        folder = None if out is None else Path(out)
+        return cls.fit_split(divide(log, config.protocol), config, folder, progress, device=device)
 
     @classmethod
     def fit_split(
-        cls, split: Split, config: FitConfig, out: Path | None, progress: bool, *, store: bool = True
+        cls,
+        split: Split,
+        config: FitConfig,
+        out: Path | None,
+        progress: bool,
+        *,
+        store: bool = True,
+        device: str | None = None,
     ) -> "Recommender":
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
-        if out is not None and os.environ.get("RANK", "0") == "0":
-            open_run(out, split, config, store)
-        recommender = cls._untrained(split, config)
+        place, recommender = pick_device(device), cls._untrained(split, config)
         task = RecommendationTask(
             split=split,
             batching=config.batching,
@@ -97,7 +110,11 @@ class Recommender:
             seed=config.train.seed,
             cutoffs=config.cutoffs,
         )
-        train(recommender.model, task, config.train, out=out, progress=progress)
+        with ExitStack() as stack:
+            if out is not None and os.environ.get("RANK", "0") == "0":
+                stack.enter_context(only_one(out))
+                open_run(out, split, config, store)
+            train(recommender.model, task, config.train, out=out, progress=progress, device=place)
         return recommender
 
     @classmethod
@@ -150,12 +167,12 @@ class Recommender:
         *,
         users: None = None,
         history: Sequence[object] | Ids | None = None,
-        times: Sequence[int] | Ints | None = None,
+        times: Sequence[Moment] | Ints | None = None,
         k: int = 10,
         exclude_seen: bool | None = None,
         allow: Filter | None = None,
         deny: Filter | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
     ) -> list[Recommendation]: ...
 
     @overload
@@ -167,7 +184,7 @@ class Recommender:
         exclude_seen: bool | None = None,
         allow: Filter | None = None,
         deny: Filter | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
     ) -> "pl.DataFrame": ...
 
     def recommend(
@@ -176,12 +193,12 @@ class Recommender:
         *,
         users: Iterable[object] | None = None,
         history: Sequence[object] | Ids | None = None,
-        times: Sequence[int] | Ints | None = None,
+        times: Sequence[Moment] | Ints | None = None,
         k: int = 10,
         exclude_seen: bool | None = None,
         allow: Filter | None = None,
         deny: Filter | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
     ) -> "list[Recommendation] | pl.DataFrame":
         """The k items most likely to come next, best first.
 
@@ -189,21 +206,22 @@ class Recommender:
             user: A user of the log; or
             users: many of them, answered together: a data frame of user, rank, item, score and name; or
             history: item ids of anyone, oldest first. Items that the model does not know are skipped with a warning.
-            times: Seconds since 1970 of the history's events, for models that use time.
+            times: When the history's events were, for models that use time: seconds since 1970, or datetimes.
             k: How many; fewer where the filters leave fewer.
             exclude_seen: Leave out items of the history; None: as the protocol does.
             allow: Recommend only these: item ids, or {column of the items' table: value or values}.
             deny: Never these.
             at: When the answer is asked for, for models with `query_time`; None: at the last event.
         """
+        when = None if at is None else seconds(at)
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
         if users is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, users and history")
-            return self._best_of(self._codes(list(users)), k, seen, mask, at)
+            return self._best_of(self._codes(list(users)), k, seen, mask, when)
         one = self.history(user, history, times)
-        log, queries = after_last(one, np.array([0]), self.model.items, at=at)
+        log, queries = after_last(one, np.array([0]), self.model.items, at=when)
         scores = ModelScorer(self.model, self.context)(log, queries)
         found, codes = best(scores, mask, queries.removed(log) if seen else None, k)
         return as_list(self.log, found[0], codes[0])
@@ -217,7 +235,11 @@ class Recommender:
         allow: Filter | None = None,
         deny: Filter | None = None,
     ) -> int:
-        """Writes the k best items of every user to a Parquet file: user, rank, item, score, name. Gives the rows."""
+        """Writes the k best items of every user to a .parquet, .csv or .jsonl file. Gives the number of rows.
+
+        Its columns are user, rank, item, score and, where items have one, name.
+        """
+        storage.writer(Path(path))  # refused before hours of scores
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
         frame = self._best_of(np.arange(self.log.n_users), k, seen, mask, None)
@@ -274,7 +296,7 @@ class Recommender:
         user: object = None,
         *,
         history: Sequence[object] | Ids | None = None,
-        times: Sequence[int] | Ints | None = None,
+        times: Sequence[Moment] | Ints | None = None,
         state: bytes | None = None,
     ) -> Session:
         """A user whose events come one by one; without arguments, someone new; with what `Session.state` gave, them."""
@@ -292,16 +314,18 @@ class Recommender:
         checkpoints.save(folder, "best", 0, {"model": self.model.state_dict()}, {})
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Recommender":
-        """What `save`, a run of `fit`, or `export` left in a folder."""
-        folder = Path(folder)
+    def load(cls, folder: str | Path, *, device: str | None = None) -> "Recommender":
+        """What `save`, a run of `fit`, or `export` left in a folder, on a device; None: a GPU where there is one."""
+        folder, place = Path(folder), pick_device(device)
         if is_model(folder):
-            return load_model(cls, folder)
+            made = load_model(cls, folder)
+            made.model.to(place)
+            return made
         config = storage.read_config(folder)
         shared = folder if (folder / storage.EVENTS).exists() else folder.parent  # runs of one comparison share them
-        split = divide(storage.read_stored_log(shared, folder.name), config.protocol)
-        recommender = cls._untrained(split, config)
+        recommender = cls._untrained(storage.read_split(shared, folder.name, config.protocol), config)
         load_best(recommender.model, folder)
+        recommender.model.to(place)
         return recommender
 
     def _rank(self, scorer: Scorer, valid: bool) -> Evaluation:
@@ -310,7 +334,9 @@ class Recommender:
             raise InputError("there is nothing to evaluate on: every event trained, or the events are not here")
         return evaluate(scorer, self.log, queries, cutoffs=self.config.cutoffs)
 
-    def history(self, user: object, history: Sequence[object] | Ids | None, times: Sequence[int] | Ints | None) -> Log:
+    def history(
+        self, user: object, history: Sequence[object] | Ids | None, times: Sequence[Moment] | Ints | None
+    ) -> Log:
         """A log of one user's events."""
         if (user is None) == (history is None):
             raise InputError("give either a user of the log or a history, e.g. user=42 or history=[7, 12]")
@@ -324,8 +350,8 @@ class Recommender:
             missing = [repr(item) for item, ok in zip(history, known, strict=True) if not ok]
             some = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
             what = f"{len(missing)} of {len(history)} items of the history are unknown to the model"
-            warnings.warn(f"{what} and were skipped: {some}", stacklevel=3)
-        when: Ints | None = None if times is None else np.asarray(times, dtype=np.int64)[known]
+            warnings.warn(Note(f"{what} and were skipped: {some}"), stacklevel=3)
+        when: Ints | None = None if times is None else seconds_of(times)[known]
         return log_of(self.log, codes[known].astype(np.int32), when)
 
     def _user(self, user: object) -> Log:
@@ -353,28 +379,20 @@ def _changed(config: FitConfig, mixer: str | None, epochs: int | None, seed: int
 
 def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
     """Makes the run's folder, or finds in it a run of the same config and events that can go on."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: give a folder for the run")
     if (out / storage.CONFIG).exists():
-        differences = config.differences(storage.read_config(out))
-        if differences:
-            more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-            raise InputError(f"{out} holds another run: {differences[0]}{more}; choose another folder")
+        refuse_others(out, asdict(config), asdict(storage.read_config(out)), "choose another folder")
         if store:
-            _check_stored(storage.read_stored_log(out, ""), split.log, config, out)
+            _check_stored(storage.read_split(out, "", config.protocol), split, config, out)
         return
     if config.features:
         item_values(split.train, config.features)  # a wrong column is refused before anything is written
-    try:
-        if store:
-            storage.write_log(out, split.log)
-        storage.write_config(out, config)  # last: a folder with a config is a run
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror}") from None
+    if store:
+        storage.write_split(out, split)
+    storage.write_config(out, config)  # last: a folder with a config is a run
 
 
-def _check_stored(stored: Log, log: Log, config: FitConfig, out: Path) -> None:
-    if not storage.same_events(stored, log):
-        raise InputError(f"{out} holds a run on other events; choose another folder")
-    if config.features and not item_values(stored, config.features).same(item_values(log, config.features)):
+def _check_stored(stored: Split, split: Split, config: FitConfig, out: Path) -> None:
+    if not storage.same_split(stored, split):
+        raise InputError(f"{out} holds a run on other events, or divided otherwise; choose another folder")
+    if config.features and not item_values(stored.log, config.features).same(item_values(split.log, config.features)):
         raise InputError(f"{out} holds a run with other features of its items; choose another folder")

@@ -1,4 +1,4 @@
-"""A live user: O(1) work an event, the same answers as encoding the whole history again."""
+"""A live user: O(1) work per event, the same answers as encoding the whole history again."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prism.errors import InputError, Note
 from prism.recommend.ask import after_last, log_of
 from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
+from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import Events, ModelState
@@ -44,14 +46,19 @@ class Session:
         """Events so far."""
         return self._count
 
-    def update(self, item: object, time: int | None = None) -> bool:
-        """Takes in one event; False if the item is unknown to the model, which is then skipped with a warning."""
+    def update(self, item: object, time: Moment | None = None) -> bool:
+        """Takes in one event; False if the item is unknown to the model, which is then skipped with a warning.
+
+        `time` is in seconds since 1970, or a datetime, and not before the last event's; None: when that was.
+        """
         code = int(self._of.log.item_codes([item])[0])
         if not 0 <= code < self._model.items:
-            warnings.warn(f"item {item!r} is unknown to the model and was skipped", stacklevel=2)
+            warnings.warn(Note(f"item {item!r} is unknown to the model and was skipped"), stacklevel=2)
             return False
         before = self._times[-1] if self._count else None
-        when = int(before if before is not None else 0) if time is None else int(time)
+        when = int(before if before is not None else 0) if time is None else seconds(time)
+        if before is not None and when < before:
+            raise InputError(f"time {when} is before the last event's, {before}: give events in the order of time")
         if self._of.context is None:
             self._commit(when)
             since = -1 if before is None else when - int(before)
@@ -72,13 +79,13 @@ class Session:
         exclude_seen: bool | None = None,
         allow: Filter | None = None,
         deny: Filter | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
     ) -> list[Recommendation]:
         """The k items most likely to come next, best first; see `Recommender.recommend`."""
         mask = permitted(self._of.log, self._model.items, allow, deny)
         if self._of.excludes_seen if exclude_seen is None else exclude_seen:
             mask = mask & ~self._seen
-        scores, codes = best(self.scores(at), mask, None, k)
+        scores, codes = best(self.scores(None if at is None else seconds(at)), mask, None, k)
         return as_list(self._of.log, scores[0], codes[0])
 
     @torch.inference_mode()

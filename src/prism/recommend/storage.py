@@ -1,6 +1,9 @@
-"""A recommender's folder: config.json, the log's three tables, and weights in best-*/model.safetensors."""
+"""A recommender's folder: config.json, the log's three tables, its split, and weights in best-*/model.safetensors."""
 
 import io
+import json
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,38 +11,67 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.log import Ids, Ints, Log
+from prism.recommend.data.splits import Queries, Split
+from prism.recommend.data.splits import split as divide
+from prism.train.settings import read_settings
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
+SPLIT = "split.json"
+FORMATS: dict[str, Callable[[pl.DataFrame, io.BytesIO], None]] = {
+    ".parquet": pl.DataFrame.write_parquet,
+    ".csv": pl.DataFrame.write_csv,
+    ".jsonl": pl.DataFrame.write_ndjson,
+}
 
 
-def write_log(folder: Path, log: Log) -> None:
-    """Items in the order of their codes, and events by user; each file appears whole."""
+def write_split(folder: Path, split: Split) -> None:
+    """Items in the order of their codes, events by user with what each is for; every file appears whole."""
+    log = split.log
+    uses = {name: np.zeros(log.n_events, dtype=bool) for name in ("valid", "test")}
+    for name, mask in uses.items():
+        mask[getattr(split, name).positions] = True
+    facts = {"protocol": split.protocol} | {name: getattr(split, name).facts() for name in uses}
+    columns = {"user": _series(log.user_ids[log.users]), "code": log.items, "time": log.times}
     write_items(folder, log)
-    events = pl.DataFrame({"user": _series(log.user_ids[log.users]), "code": log.items, "time": log.times})
-    _write(folder / EVENTS, events)
+    write_frame(folder / EVENTS, pl.DataFrame(columns | {"train": split.training_events()} | uses))
+    write_whole(folder / SPLIT, json.dumps(facts, indent=1).encode())
 
 
 def write_items(folder: Path, log: Log) -> None:
     """Items in the order of their codes, and what is known of them."""
     names = [None] * log.n_items if log.item_names is None else log.item_names.tolist()
-    _write(folder / ITEMS, pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)}))
+    items = pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)})
+    write_frame(folder / ITEMS, items)
     if log.item_features is not None:
-        _write(folder / FEATURES, log.item_features)
+        write_frame(folder / FEATURES, log.item_features)
 
 
-def _write(path: Path, frame: pl.DataFrame) -> None:
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    write_whole(path, buffer.getvalue())
+def read_split(folder: Path, name: str, protocol: str) -> Split:
+    """The inverse of `write_split`. A folder from before splits were kept is divided again, and that is told."""
+    events = _frame(folder / EVENTS, {"user", "code", "time"})
+    log = _with_events(read_items(folder, name), events)
+    if not (folder / SPLIT).exists():
+        told = f"{folder} was written before splits were kept with a run: its events are divided by {protocol} again"
+        warnings.warn(Note(told), stacklevel=3)
+        return divide(log, protocol)
+    facts, queries = read_settings(folder / SPLIT, "fit it again"), {}
+    try:
+        for part in ("valid", "test"):
+            positions = np.flatnonzero(events[part].to_numpy())
+            queries[part] = Queries(users=log.users[positions], positions=positions, **facts[part])
+        chosen, items = log.where(events["train"].to_numpy()), np.arange(queries["test"].candidates)
+        train = chosen.recoded(users=np.flatnonzero(chosen.lengths), items=items)
+        return Split(protocol=facts["protocol"], log=log, train=train, **queries)
+    except (KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{folder / SPLIT} and {EVENTS} do not belong together ({error}): fit it again") from None
 
 
-def read_stored_log(folder: Path, name: str) -> Log:
-    """The inverse of `write_log`, codes included; users without events are gone."""
-    log, events = read_items(folder, name), _frame(folder / EVENTS, {"user", "code", "time"})
+def _with_events(log: Log, events: pl.DataFrame) -> Log:
+    """Codes included; users without events are gone."""
     user = _ids(events["user"])
     first = np.flatnonzero(np.append(True, user[1:] != user[:-1])) if len(user) else np.zeros(0, dtype=np.int64)
     return replace(
@@ -87,18 +119,27 @@ def read_config(folder: Path) -> FitConfig:
 
 
 def write_frame(path: Path, frame: pl.DataFrame) -> None:
-    """A Parquet file that appears whole."""
-    try:
-        _write(path, frame)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    """A file in the format of its suffix (`FORMATS`) that appears whole."""
+    buffer = io.BytesIO()
+    writer(path)(frame, buffer)
+    write_whole(path, buffer.getvalue())
 
 
-def same_events(a: Log, b: Log) -> bool:
-    """Whether two logs hold the same events of the same users and items, in the same codes."""
-    pairs = ((a.offsets, b.offsets), (a.items, b.items), (a.times, b.times))
-    ids = ((a.user_ids, b.user_ids), (a.item_ids, b.item_ids))
-    return all(np.array_equal(x, y) for x, y in (*pairs, *ids))
+def writer(path: Path) -> Callable[[pl.DataFrame, io.BytesIO], None]:
+    """What writes the format of a file's suffix."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: a table is written as {', '.join(FORMATS)}, got {path.suffix or 'no suffix'!r}")
+    return FORMATS[path.suffix.lower()]
+
+
+def same_split(a: Split, b: Split) -> bool:
+    """Whether the same events of the same users and items, in the same codes, train and are asked about."""
+    pairs = [(getattr(a.log, name), getattr(b.log, name)) for name in ("offsets", "items", "times")]
+    pairs += [(getattr(a.train, name), getattr(b.train, name)) for name in ("offsets", "items", "times")]
+    pairs += [(a.log.user_ids, b.log.user_ids), (a.log.item_ids, b.log.item_ids)]
+    pairs += [(a.valid.positions, b.valid.positions), (a.test.positions, b.test.positions)]
+    facts = ((a.valid.facts(), b.valid.facts()), (a.test.facts(), b.test.facts()))
+    return all(np.array_equal(x, y) for x, y in pairs) and all(x == y for x, y in facts)
 
 
 def ranking_frame(log: Log, users: Ints, scores: np.ndarray, codes: Ints) -> pl.DataFrame:
@@ -123,7 +164,7 @@ def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
         raise InputError(f"{path} does not exist: the run was not saved with its events") from None
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    if columns is not None and set(frame.columns) != columns:
+    if columns is not None and not columns <= set(frame.columns):
         raise InputError(f"{path} has columns {frame.columns}, expected {sorted(columns)}")
     return frame
 

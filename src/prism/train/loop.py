@@ -16,6 +16,7 @@ from accelerate.utils import broadcast_object_list, send_to_device
 from torch import Tensor, nn
 
 from prism.errors import InputError, Note
+from prism.machine import pick_device
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.interrupt import Interrupt, interrupts
@@ -27,22 +28,29 @@ from prism.train.task import Task
 
 
 def train(
-    model: nn.Module, task: Task, config: TrainConfig, *, out: Path | None = None, progress: bool = True
+    model: nn.Module,
+    task: Task,
+    config: TrainConfig,
+    *,
+    out: Path | None = None,
+    progress: bool = True,
+    device: torch.device | None = None,
 ) -> Position:
     """Trains `model` in place and leaves the weights of the best epoch in it.
 
     Args:
-        model: On any device; moved to the one that accelerate picks.
+        model: On any device; moved to the one that is trained on.
         task: Data, loss and metrics.
         config: How to train.
         out: Folder of checkpoints and log. What an earlier run left there is continued, bit for bit on one process.
         progress: Whether to show a bar and lines.
+        device: Where to train; None: a GPU where there is one, each process its own.
 
     Returns:
         Where the run ended, with the best metrics.
     """
     check_tensorboard(config.tensorboard)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(cpu=(device or pick_device()).type == "cpu")
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices), interrupts() as interrupt:
         return Loop(model, task, config, accelerator, out, progress).run(interrupt)

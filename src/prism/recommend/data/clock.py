@@ -1,10 +1,16 @@
 """A column of times, in whatever form, as seconds since 1970 and a finer integer that keeps the order."""
 
+import datetime as dt
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
 from prism.errors import InputError
 from prism.recommend.data.log import Ints
+
+# One time as a program gives it: seconds since 1970, or a datetime (in UTC, where it names no zone).
+Moment = int | float | dt.datetime | dt.date | np.generic
 
 # The first that reads most of a sample is used for all: month before day, and the note says so.
 FORMATS = (
@@ -24,17 +30,51 @@ FORMATS = (
     "%a %b %d %H:%M:%S %z %Y",
     "%a %b %d %H:%M:%S %Y",
 )  # fmt: skip
-UNITS = ((1e11, 1, "seconds"), (1e14, 10**3, "milliseconds"), (1e17, 10**6, "microseconds"))
+# Sizes below which a number is a time in each unit.
+UNITS = (
+    (1e11, 1, "seconds"),
+    (1e14, 10**3, "milliseconds"),
+    (1e17, 10**6, "microseconds"),
+    (np.inf, 10**9, "nanoseconds"),
+)
 REMEDY = "give numbers (seconds, ms, µs), dates or ISO 8601 such as 2024-01-31 13:45:00"
 
 
-def read_times(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
-    """(seconds, order, note): the note states the form that was found; `where` names the column in errors."""
+def seconds(moment: Moment) -> int:
+    """One time in seconds since 1970; what must be milliseconds is refused, not guessed."""
+    if isinstance(moment, np.generic):
+        moment = moment.astype("datetime64[us]").item() if isinstance(moment, np.datetime64) else moment.item()
+    if isinstance(moment, dt.date) and not isinstance(moment, dt.datetime):
+        moment = dt.datetime(moment.year, moment.month, moment.day)
+    if isinstance(moment, dt.datetime):
+        moment = (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or not np.isfinite(moment):
+        raise InputError(f"time {moment!r} is not a time: give seconds since 1970, or a datetime")
+    if abs(moment) >= UNITS[0][0]:
+        raise InputError(f"time {moment!r} is not in seconds since 1970, as it should be: divide milliseconds by 1000")
+    return int(moment // 1)
+
+
+def seconds_of(moments: Sequence[Moment] | Ints) -> Ints:
+    """Times of a history, oldest first."""
+    times = np.array([seconds(moment) for moment in moments], dtype=np.int64)
+    back = np.flatnonzero(np.diff(times) < 0)
+    if len(back):
+        raise InputError(f"times go back after event {back[0] + 1} of the history: give it oldest first")
+    return times
+
+
+def read_times(column: pl.Series, where: str, form: str | None = None) -> tuple[Ints, Ints, str]:
+    """(seconds, order, note): the note states the form that was found or given; `where` names the column in errors."""
     kind = column.dtype
     if column.null_count():
-        raise InputError(f"{where}, event {_first(column.is_null())}: no time; drop such rows or {REMEDY}")
+        raise InputError(
+            f"{where}, event {_first(column.is_null())}: no time; drop such rows with drop_nulls=, or {REMEDY}"
+        )
     if kind == pl.String:
-        return _from_text(column, where)
+        return _from_text(column, where, form)
+    if form is not None:
+        raise InputError(f"{where} has type {kind}, not text: time_format={form!r} is for text; leave it out")
     if kind == pl.Date or isinstance(kind, pl.Datetime):
         return _from_datetime(column, "dates" if kind == pl.Date else "dates and times")
     if kind.is_integer() or kind.is_float() or kind.is_decimal():
@@ -58,8 +98,14 @@ def _from_numbers(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
         if not days.null_count():
             return _from_datetime(days, "numbers of the form YYYYMMDD")
     values = column.to_numpy()
-    size = float(np.median(np.abs(values)))
-    scale, unit = next(((s, u) for limit, s, u in UNITS if size < limit), (10**9, "nanoseconds"))
+    sizes = np.abs(values.astype(np.float64))
+    n = int(np.searchsorted([limit for limit, _, _ in UNITS], np.median(sizes), side="right"))
+    low, (high, scale, unit) = UNITS[n - 1][0] if n else 0.0, UNITS[n]
+    other = (sizes >= high) | ((sizes >= 1e8) & (sizes < low))  # the same years, in another unit
+    if other.any():
+        first = int(np.argmax(other))
+        many = f"{int(other.sum()):,} of {len(values):,} times are in another unit than the {unit} of most"
+        raise InputError(f"{where}: {many}, first in event {first + 1}, {values[first]}; bring them to one unit")
     note = f"time read as {unit} since 1970"
     if column.dtype.is_integer():
         order = values.astype(np.int64)
@@ -73,24 +119,29 @@ def _from_numbers(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
     )
 
 
-def _from_text(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
-    column = column.str.strip_chars()
-    for number in (pl.Int64, pl.Float64):
-        numbers = column.cast(number, strict=False)
-        if not numbers.null_count():
-            return _from_numbers(numbers, where)
-    sample = column.head(1000)
-    missed = [_parse(sample, form).null_count() for form in FORMATS]
-    best = int(np.argmin(missed))
-    parsed = _parse(column, FORMATS[best])
+def _from_text(column: pl.Series, where: str, form: str | None) -> tuple[Ints, Ints, str]:
+    column, remedy = column.str.strip_chars(), REMEDY
+    if form is None:
+        for number in (pl.Int64, pl.Float64):
+            numbers = column.cast(number, strict=False)
+            if not numbers.null_count():
+                return _from_numbers(numbers, where)
+        sample = column.head(1000)
+        form = min(FORMATS, key=lambda one: _parse(sample, one).null_count())
+    else:
+        remedy = f"it is not of the form time_format={form!r}"
+    parsed = _parse(column, form)
     if parsed.null_count():
         wrong = parsed.is_null()
-        raise InputError(f"{where}, event {_first(wrong)}: {column.filter(wrong)[0]!r} is not a time; {REMEDY}")
-    return _from_datetime(parsed, f"text of the form {FORMATS[best]}")
+        raise InputError(f"{where}, event {_first(wrong)}: {column.filter(wrong)[0]!r} is not a time; {remedy}")
+    return _from_datetime(parsed, f"text of the form {form}")
 
 
 def _parse(column: pl.Series, form: str) -> pl.Series:
-    return column.str.to_datetime(form, strict=False, time_unit="us")
+    try:
+        return column.str.to_datetime(form, strict=False, time_unit="us")
+    except pl.exceptions.ComputeError:  # without hours, a form given by the user needs a day's reader
+        return column.str.to_date(form, strict=False).cast(pl.Datetime("us"))
 
 
 def _first(mask: pl.Series) -> int:

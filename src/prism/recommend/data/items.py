@@ -150,4 +150,4 @@ def item_table(source: Any) -> tuple[pl.DataFrame, str]:
         return from_pandas(source, list(source.columns)), "the table of items"
     if not isinstance(source, str | Path):
         raise InputError(f"items must be a file or a data frame, got {type(source).__name__}")
-    return collect(pl.concat([scan(file) for file in files_of(source)]), str(source)), str(source)
+    return collect(pl.concat([scan(file).frame for file in files_of(source)]), str(source)), str(source)

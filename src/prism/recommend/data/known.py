@@ -29,6 +29,8 @@ def load(
     items: str | Path | None = None,
     min_user_events: int | None = None,
     later: bool = False,
+    drop_nulls: bool = False,
+    time_format: str | None = None,
 ) -> Log:
     """A known data set by its name (from `folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
 
@@ -43,7 +45,15 @@ def load(
     else:
         if isinstance(source, str) and _is_bare_name(source):
             raise InputError(f"{source!r} is neither a file nor a known data set: {suggest(source, KNOWN)}")
-        log = read_log(source, user=user, item=item, time=time, later=later)
+        log = read_log(
+            source,
+            user=user,
+            item=item,
+            time=time,
+            later=later,
+            drop_nulls=drop_nulls,
+            time_format=time_format,
+        )
     if items is not None:
         log = with_item_table(log, items, item=item)
     least = min_user_events or (known.min_user_events if known else 1)

@@ -1,5 +1,6 @@
-"""An interaction log as a value: who took what, when; one row a user, each row in order of time."""
+"""An interaction log as a value: who took what, when; one row per user, each row in order of time."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Ids = NDArray[Any]
+# A whole number as Python writes it.
+NUMBER = re.compile("0|-?[1-9][0-9]{0,19}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +39,7 @@ class Log:
     item_names: NDArray[Any] | None = None
     """[items]: text to show, or None."""
     item_features: "pl.DataFrame | None" = None
-    """One row an item, in the order of codes, or None."""
+    """One row per item, in the order of codes, or None."""
     name: str = "log"
     notes: tuple[str, ...] = ()
     """What the reader decided by itself, e.g. the unit of time: print it."""
@@ -85,14 +88,14 @@ class Log:
         return {id_: code for code, id_ in enumerate(self.item_ids.tolist())}
 
     def user_code(self, user: object) -> int:
-        """The code of a user's id; text is accepted for a numeric id, as a command line gives it."""
+        """The code of a user's id, or of one that is written the same, as a command line gives it."""
         code = _lookup(self._user_codes, user)
         if code is None:
             raise InputError(f"user {user!r} is not in {self.name}: its ids look like {_some(self.user_ids)}")
         return code
 
     def item_code(self, item: object) -> int:
-        """The code of an item's id; text is accepted for a numeric id."""
+        """The code of an item's id, or of one that is written the same."""
         code = _lookup(self._item_codes, item)
         if code is None:
             raise InputError(f"item {item!r} is not in {self.name}: its ids look like {_some(self.item_ids)}")
@@ -143,7 +146,7 @@ class Log:
         return self.recoded(users=users, items=np.flatnonzero(seen))
 
     def frame(self) -> "pl.DataFrame":
-        """Columns user, item, time (seconds), one row an event, by user and time."""
+        """Columns user, item, time (seconds), one row per event, by user and time."""
         import polars as pl
 
         columns = {"user": self.user_ids[self.users], "item": self.item_ids[self.items], "time": self.times}
@@ -161,12 +164,15 @@ def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:
 
 
 def _lookup(codes: dict[Any, int], id_: object) -> int | None:
+    """The code of an id, or of one that is written the same: '7' for 7, but not '007'."""
     if isinstance(id_, np.generic):
         id_ = id_.item()
+    if isinstance(id_, bool) or not isinstance(id_, str | int | float):
+        return None
     if id_ in codes:
         return codes[id_]
-    if isinstance(id_, str) and id_.lstrip("-").isdecimal():
-        return codes.get(int(id_))
+    if isinstance(id_, str):
+        return codes.get(int(id_)) if NUMBER.fullmatch(id_) else None
     return codes.get(str(id_))
 
 

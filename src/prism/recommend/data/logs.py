@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 
 from prism.errors import InputError, suggest
 from prism.recommend.data.clock import read_times
@@ -32,42 +33,67 @@ def read_log(
     time: str | None = None,
     items: Any = None,
     later: bool = False,
+    drop_nulls: bool = False,
+    time_format: str | None = None,
 ) -> Log:
-    """Reads events from CSV, TSV, Parquet or JSON lines (a file, folder, pattern, list) or a data frame.
+    """Reads events from CSV, TSV, Parquet or JSON (a file, folder, pattern, list; packed or not) or a data frame.
 
     Columns that are not named are guessed from common names. Every row is an event, repeated rows included;
-    events of equal time keep the order of the source. Ids may be numbers or text. `items` is a table about the items,
-    a file or a data frame (see `with_item_table`). With `later`, these are events that came after others: one will do.
+    events of equal time keep the order of the source. Ids are numbers or text, as the source has them; in a text file
+    they are numbers where all are. `items` is a table about the items, a file or a data frame (see
+    `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
+    events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M.
     """
-    log = _read(source, {"user": user, "item": item, "time": time}, later)
+    events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time})
+    options: dict[str, Any] = {"later": later, "drop_nulls": drop_nulls, "time_format": time_format}
+    log = build_log(events, columns, where, typed=typed, **options)
     return log if items is None else with_item_table(log, items, item=item)
 
 
-def _read(source: Any, wanted: dict[str, str | None], later: bool) -> Log:
+def _read(source: Any, wanted: dict[str, str | None]) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
+    """(events, their columns in the source, its name, whether it has types)."""
+    where = "the data frame"
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         lazy = source.lazy()
-        columns = _choose(wanted, lazy.collect_schema().names(), "the data frame")
-        frame = collect(lazy.select(**_by_role(columns)), "the data frame")
-        return build_log(frame, columns, "the data frame", later=later)
+        columns = choose_columns(wanted, lazy.collect_schema().names(), where)
+        return collect(lazy.select(**by_role(columns)), where), columns, where, True
     if type(source).__module__.partition(".")[0] == "pandas":
-        columns = _choose(wanted, [str(name) for name in source.columns], "the data frame")
+        columns = choose_columns(wanted, [str(name) for name in source.columns], where)
         frame = from_pandas(source, list(dict.fromkeys(columns.values())))
-        return build_log(frame.select(**_by_role(columns)), columns, "the data frame", later=later)
+        return frame.select(**by_role(columns)), columns, where, True
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"source must be a path, paths or a data frame, got {type(source).__name__}")
-    return _read_files(files_of(source), wanted, later)
+    return _read_files(files_of(source), wanted)
 
 
 def build_log(
-    events: pl.DataFrame, columns: dict[str, str], where: str, *, name: str | None = None, later: bool = False
+    events: pl.DataFrame,
+    columns: dict[str, str],
+    where: str,
+    *,
+    name: str | None = None,
+    typed: bool = False,
+    later: bool = False,
+    drop_nulls: bool = False,
+    time_format: str | None = None,
 ) -> Log:
-    """A `Log` from a frame with columns user, item, time; `columns` has their names in the source."""
+    """A `Log` from a frame with columns user, item, time; `columns` has their names in the source.
+
+    Ids of a source without types are numbers where all of a column are.
+    """
     said = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
     if not events.height:
         raise InputError(f"{where} has no events: only a header, or nothing passed")
-    seconds, order, note = read_times(events["time"], said["time"])
-    users, user_ids = _coded(events["user"], said["user"])
-    items, item_ids = _coded(events["item"], said["item"])
+    notes = []
+    if drop_nulls:
+        kept = events.with_columns(cs.float().fill_nan(None)).drop_nulls()
+        notes.append(f"{events.height - kept.height:,} of {events.height:,} events dropped: no user, item or time")
+        if not kept.height:
+            raise InputError(f"{where}: every event lacks its user, item or time")
+        events = kept
+    seconds, order, note = read_times(events["time"], said["time"], time_format)
+    users, user_ids = _coded(events["user"], said["user"], typed)
+    items, item_ids = _coded(events["item"], said["item"], typed)
     if not later:
         _check_size(users, user_ids, item_ids, columns, where)
     by = _sorted_by(users, order)
@@ -81,30 +107,33 @@ def build_log(
         name=name or where,
         notes=(
             "columns: " + ", ".join(f"{role} = {column}" for role, column in columns.items()),
+            *notes,
             note,
             f"{tied:.0%} of events share their user's previous time: the source's order decides",
         ),
     )
 
 
-def _read_files(files: Sequence[Path], wanted: dict[str, str | None], later: bool) -> Log:
+def _read_files(files: Sequence[Path], wanted: dict[str, str | None]) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
     where = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    parts = []
+    parts, typed = [], False
     for file in files:
-        frame = scan(file)
-        columns = _choose(wanted, frame.collect_schema().names(), str(file))
-        parts.append(frame.select(**_by_role(columns)))
+        frame, has_types = scan(file)
+        typed |= has_types
+        columns = choose_columns(wanted, frame.collect_schema().names(), str(file))
+        parts.append(frame.select(**by_role(columns)))
     for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
         if len({part.collect_schema()[role] for part in parts}) > 1:
             parts = [part.with_columns(pl.col(role).cast(pl.String)) for part in parts]
-    return build_log(collect(pl.concat(parts), where), columns, where, later=later)
+    return collect(pl.concat(parts), where), columns, where, typed
 
 
-def _by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
+def by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
+    """The columns, named by what they are."""
     return {role: pl.col(column) for role, column in columns.items()}
 
 
-def _choose(wanted: dict[str, str | None], names: list[str], where: str) -> dict[str, str]:
+def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) -> dict[str, str]:
     """The column of each role: the one named, or the first common name."""
     listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     plain: dict[str, str] = {}
@@ -123,21 +152,23 @@ def _choose(wanted: dict[str, str | None], names: list[str], where: str) -> dict
     return chosen
 
 
-def _coded(column: pl.Series, where: str) -> tuple[Codes, Ids]:
+def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     """(codes, ids), the ids in increasing order: numbers by value, text by its characters."""
     if column.dtype.is_float():
         column = _whole(column, where)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0) + 1
         raise InputError(
-            f"{where}: {column.null_count()} of {len(column)} ids are missing, first in event {row}; drop those rows"
+            f"{where}: {column.null_count()} of {len(column)} ids are missing, first in event {row}; "
+            "drop those rows with drop_nulls="
         )
     if column.dtype.is_integer():
-        return _coded_numbers(column.cast(pl.Int64).to_numpy())
+        large = int(column.max()) >= 2**63  # type: ignore[arg-type]
+        return _coded_numbers(column.cast(pl.UInt64 if large else pl.Int64).to_numpy())
     text = column if column.dtype == pl.String else column.cast(pl.String)
     ids = text.unique().sort()
     numbers = ids.cast(pl.Int64, strict=False)
-    if not numbers.null_count() and (numbers.cast(pl.String) == ids).all():  # '007' is text, '7' a number
+    if not typed and not numbers.null_count() and (numbers.cast(pl.String) == ids).all():  # '007' is text, '7' a number
         ids = ids.gather(numbers.arg_sort())
         vocabulary = numbers.sort().to_numpy()
     else:
@@ -145,13 +176,13 @@ def _coded(column: pl.Series, where: str) -> tuple[Codes, Ids]:
     return text.cast(pl.Enum(ids)).to_physical().cast(pl.Int32).to_numpy(), vocabulary
 
 
-def _coded_numbers(values: Ints) -> tuple[Codes, Ids]:
+def _coded_numbers(values: Ids) -> tuple[Codes, Ids]:
     low, high = int(values.min()), int(values.max())
     if high - low < 4 * len(values) + 1000:  # a table of the whole range is cheaper than a search
         present = np.zeros(high - low + 1, dtype=bool)
         present[values - low] = True
         table = np.cumsum(present, dtype=np.int32) - np.int32(1)
-        return table[values - low], np.flatnonzero(present) + low
+        return table[values - low], np.flatnonzero(present).astype(values.dtype) + values.dtype.type(low)
     ids = pl.Series(values).unique().sort().to_numpy()
     return np.searchsorted(ids, values).astype(np.int32), ids
 
@@ -162,6 +193,9 @@ def _whole(column: pl.Series, where: str) -> pl.Series:
     broken = column.drop_nulls().filter(column.drop_nulls() % 1 != 0)
     if len(broken):
         raise InputError(f"{where} holds {broken[0]}: an id is a whole number or text; is it the right column?")
+    largest = float(column.abs().max() or 0)  # type: ignore[arg-type]
+    if largest > 2**53:
+        raise InputError(f"{where} holds {largest:.0f} as a float, which is not exact: give whole numbers or text")
     return column.cast(pl.Int64)
 
 

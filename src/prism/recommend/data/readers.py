@@ -10,7 +10,7 @@ import polars as pl
 from prism.errors import InputError
 from prism.recommend.data.items import with_items
 from prism.recommend.data.log import Log
-from prism.recommend.data.logs import build_log, read_log
+from prism.recommend.data.logs import build_log, by_role, choose_columns, read_log
 from prism.recommend.data.places import Place
 
 SHIPPED = Path(__file__).with_name("online_retail")
@@ -48,12 +48,17 @@ def _with_films(log: Log, place: Place) -> Log:
     found = place.names("movies.dat", "movies.csv", "u.item")
     if not found:
         return log
-    text = place.read(found[0]).decode("utf-8" if found[0].endswith(".csv") else "latin-1")
+    content = place.read(found[0])
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+        log = replace(log, notes=(*log.notes, f"{found[0]} is not UTF-8: read as latin-1"))
     if found[0].endswith(".csv"):
         rows = list(csv.reader(io.StringIO(text)))[1:]
     else:
         mark = "::" if found[0].endswith(".dat") else "|"
-        rows = [line.split(mark) for line in text.splitlines() if line]
+        rows = [line.split(mark) for line in text.replace("\r", "").split("\n") if line]
     ids, names = [row[0] for row in rows], [row[1] for row in rows]
     if found[0].endswith("u.item"):  # its genres are nineteen flags
         return with_items(log, ids, name=list(names))
@@ -67,7 +72,8 @@ def recbole(place: Place, name: str) -> Log:
         raise InputError(f"{place.path} holds no .inter file: is it a folder of RecBole atomic files?")
     with place.open(found[0]) as stream:
         frame = pl.read_csv(stream.read(), separator="\t", infer_schema=False, quote_char=None)
-    log = replace(read_log(frame), name=name)
+    columns = choose_columns(dict.fromkeys(COLUMNS), frame.columns, f"{found[0]} of {place.path}")
+    log = build_log(frame.select(**by_role(columns)), columns, str(place.path), name=name)
     tables = place.names("*.item")
     if not tables and place.path.is_file():
         place, tables = Place(place.path.parent), [place.path.with_suffix(".item").name]

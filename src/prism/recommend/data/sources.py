@@ -1,11 +1,13 @@
-"""Where events come from: files (CSV, TSV, JSON lines, Parquet) or data frames, scanned lazily."""
+"""Where events come from: files (CSV, TSV, JSON, Parquet; packed or not) or data frames, scanned lazily."""
 
+import bz2
 import glob
 import gzip
+import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -13,6 +15,18 @@ from prism.errors import InputError
 
 TABLES = (".csv", ".tsv", ".tab", ".txt", ".inter", ".parquet", ".pq", ".jsonl", ".ndjson", ".json")
 NULLS = ["NaN", "nan", "NULL", "null"]
+PACKED = (".gz", ".zst", ".bz2", ".zip")
+GZIP, ZSTD, BZIP2, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\x03\x04"
+# Columns of a file user::item::rating::time, by their number.
+UNNAMED = {3: ["user", "item", "time"], 4: ["user", "item", "rating", "time"]}
+
+
+class Table(NamedTuple):
+    """One file, to be read."""
+
+    frame: pl.LazyFrame
+    typed: bool
+    """Whether the format has types; else every column is text, so that '007' stays '007'."""
 
 
 def files_of(source: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -37,25 +51,50 @@ def files_of(source: str | Path | Iterable[str | Path]) -> list[Path]:
     return [file for one in found for file in files_of(one)]
 
 
-def scan(file: Path) -> pl.LazyFrame:
-    """One file, lazily. Text formats yield text in every column, so that '007' stays '007'."""
-    head = _head(file)
+def scan(file: Path) -> Table:
+    """One file, lazily."""
+    source, head = _opened(file)
     suffix = _suffix(file)
+    try:
+        table = _table(source, head, suffix, file)
+        table.frame.collect_schema()
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {file}: {_line(error)}") from None
+    return table
+
+
+def _table(source: Path | bytes, head: bytes, suffix: str, file: Path) -> Table:
     if head.startswith(b"PAR1"):
-        return _checked(pl.scan_parquet(file), file)
+        return Table(pl.scan_parquet(source), typed=True)
     if suffix in (".parquet", ".pq") or b"\0" in head:
         expected = "Parquet" if suffix in (".parquet", ".pq") else "CSV, TSV, Parquet or JSON lines"
         raise InputError(f"{file} is not a {expected} file (it begins with {head[:4]!r}): convert it first")
     if head.lstrip().startswith(b"{"):
-        return _checked(pl.scan_ndjson(file, infer_schema_length=10_000), file)
-    separator = "\t" if suffix in (".tsv", ".tab", ".inter") else _separator(head)
-    return _checked(pl.scan_csv(file, separator=separator, infer_schema=False, null_values=NULLS), file)
+        return Table(pl.scan_ndjson(source, infer_schema_length=10_000), typed=True)
+    if head.lstrip().startswith(b"["):
+        return Table(pl.read_json(_unpacked(source), infer_schema_length=None).lazy(), typed=True)
+    options: dict[str, Any] = {"infer_schema": False, "null_values": NULLS}
+    first = head.partition(b"\n")[0].rstrip(b"\r")
+    if first.count(b"::") in (2, 3) and first.replace(b"::", b"").count(b":") == 0:
+        return Table(_double_colons(source, first, options), typed=False)
+    separator = "\t" if suffix in (".tsv", ".tab", ".inter") else _separator(first)
+    return Table(pl.scan_csv(source, separator=separator, **options), typed=False)
+
+
+def _double_colons(source: Path | bytes, first: bytes, options: dict[str, Any]) -> pl.LazyFrame:
+    """user::item::rating::time, with or without a header: read with one colon, every other column is empty."""
+    fields = first.decode("utf-8", "replace").split("::")
+    named = not fields[-1].strip().isdecimal()
+    frame = pl.scan_csv(source, separator=":", has_header=False, skip_rows=int(named), quote_char=None, **options)
+    names = fields if named else UNNAMED[len(fields)]
+    return frame.select(pl.nth(2 * n).alias(name) for n, name in enumerate(names))
 
 
 def collect(frame: pl.LazyFrame, where: str) -> pl.DataFrame:
     """Reads; what polars cannot read becomes one line that names the source."""
     try:
-        return frame.collect()
+        # the streaming engine does not keep the order of rows through joins, and ties in time need it
+        return frame.collect(engine="in-memory")
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"cannot read {where}: {_line(error)}") from None
 
@@ -66,39 +105,63 @@ def from_pandas(frame: Any, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def _series(column: Any, name: str) -> pl.Series:
+    """By way of numpy, which needs no pyarrow."""
+    if getattr(column.dtype, "tz", None) is not None:
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    if getattr(column.dtype, "kind", "O") in "iufM" and not column.hasnans:
+        return pl.Series(name, column.to_numpy())
+    missing, values = column.isna().to_numpy(), column.to_numpy(dtype=object, copy=True)
+    values[missing] = None
     try:
-        series = pl.Series(name, pl.from_pandas(column))
-        if series.dtype != pl.Object:
-            return series
-    except (ImportError, TypeError, ValueError, pl.exceptions.PolarsError):
-        pass  # no pyarrow, or Python objects of several types in one column
-    known = column.notna().to_list()
-    values = [str(value) if ok else None for value, ok in zip(column.to_list(), known, strict=True)]
-    return pl.Series(name, values, dtype=pl.String)
+        return pl.Series(name, values.tolist())
+    except (TypeError, pl.exceptions.PolarsError):  # Python objects of several types in one column
+        return pl.Series(name, [None if gone else str(value) for value, gone in zip(values, missing, strict=True)])
 
 
-def _checked(frame: pl.LazyFrame, file: Path) -> pl.LazyFrame:
-    try:
-        frame.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"cannot read {file}: {_line(error)}") from None
-    return frame
-
-
-def _head(file: Path) -> bytes:
-    """The first bytes, unpacked if gzip packed them."""
+def _opened(file: Path) -> tuple[Path | bytes, bytes]:
+    """What polars is given (it unpacks gzip and zstd itself), and the first bytes, unpacked."""
+    source: Path | bytes = file
     try:
         with file.open("rb") as stream:
             head = stream.read(4096)
-        if head.startswith(b"\x1f\x8b"):
+        if head.startswith(GZIP):
             with gzip.open(file) as unpacked:
                 head = unpacked.read(4096)
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
+        elif head.startswith(ZSTD):
+            head = _unpacked(file, lines=20)
+        elif head.startswith((BZIP2, ZIP)):
+            source = _unpacked(file)
+            head = source[:4096]
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, pl.exceptions.PolarsError) as error:
+        why = getattr(error, "strerror", None) or _line(error)
         raise InputError(f"cannot read {file}: {why}; check the path and its permissions") from None
     if not head.strip():
         raise InputError(f"{file} is empty: it needs a header line and events")
-    return head
+    return source, head
+
+
+def _unpacked(source: Path | bytes, *, lines: int | None = None) -> bytes:
+    """All bytes, or of a zstd file the first `lines`."""
+    if isinstance(source, bytes):
+        return source
+    packed = source.read_bytes()
+    if packed.startswith(GZIP):
+        return gzip.decompress(packed)
+    if packed.startswith(BZIP2):
+        with bz2.open(source) as stream:
+            return stream.read()
+    if packed.startswith(ZIP):
+        with zipfile.ZipFile(source) as archive:
+            names = [name for name in archive.namelist() if Path(name).suffix.lower() in (*TABLES, ".dat")]
+            if len(names) != 1:
+                raise InputError(f"{source} holds {len(names)} tables: unpack it, and give the one with the events")
+            return archive.read(names[0])
+    if packed.startswith(ZSTD):  # through polars: Python's library has it from 3.14 on
+        frame = pl.read_csv(
+            source, has_header=False, separator="\x1f", quote_char=None, infer_schema=False, n_rows=lines
+        )
+        return "\n".join(frame.to_series().fill_null("")).encode()
+    return packed
 
 
 def _is_table(file: Path) -> bool:
@@ -106,11 +169,10 @@ def _is_table(file: Path) -> bool:
 
 
 def _suffix(file: Path) -> str:
-    return Path(file.stem if file.suffix.lower() == ".gz" else file.name).suffix.lower()
+    return Path(file.stem if file.suffix.lower() in PACKED else file.name).suffix.lower()
 
 
-def _separator(head: bytes) -> str:
-    line = head.splitlines()[0]
+def _separator(line: bytes) -> str:
     return max(",\t;|", key=lambda mark: line.count(mark.encode()))
 
 

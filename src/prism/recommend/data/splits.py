@@ -1,8 +1,8 @@
 """Protocols: which events train, which are asked about, from what history and among which candidates."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,10 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.users)
+
+    def facts(self) -> dict[str, Any]:
+        """All but the queries themselves."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("users", "positions")}
 
     def __getitem__(self, part: slice) -> "Queries":
         return replace(self, users=self.users[part], positions=self.positions[part])
@@ -81,6 +85,19 @@ class Split:
     """The training events; its items are the candidates."""
     valid: Queries
     test: Queries
+
+    def training_events(self) -> Mask:
+        """[events of `log`]: which of them are those of `train`, each user's in the same order."""
+        found = np.zeros(self.log.n_events, dtype=bool)
+        events = list(zip(self.log.items.tolist(), self.log.times.tolist(), strict=True))
+        wanted = zip(self.train.users.tolist(), self.train.items.tolist(), self.train.times.tolist(), strict=True)
+        starts, user, place = self.log.offsets.tolist(), -1, 0
+        for whose, item, time in wanted:
+            if whose != user:
+                user, place = whose, starts[whose]
+            place = events.index((item, time), place) + 1
+            found[place - 1] = True
+        return found
 
     def describe(self) -> str:
         """One line to print above results."""

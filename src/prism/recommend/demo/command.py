@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
 
 from prism.config import at_least
-from prism.display.tables import console
+from prism.display.tables import show
+from prism.display.text import plain_lines
 from prism.files import write_whole
 from prism.machine import machine
 from prism.recommend.config import FitConfig
@@ -183,20 +182,18 @@ def show_question(question: Question) -> None:
 def show_customer(customer: Customer) -> None:
     """Recent purchases on the left, recommendations on the right."""
     hits = sum(one.bought_later for one in customer.suggestions)
-    table = Table(
-        title=f"customer {customer.user}, back on {customer.returned} after {customer.events:,} purchases",
-        title_justify="left",
-        caption=f"✓ bought from then on: {hits} of {len(customer.suggestions)} recommended, {customer.later:,} in all",
-        caption_justify="left",
-    )
-    for column in ("", "bought last, latest first", "PRISM recommends", ""):
-        table.add_column(column)
-    left = [name for _, name in customer.recent]
+    rows, left = [], [name for _, name in customer.recent]
     for n, (bought, one) in enumerate(zip_longest(left, customer.suggestions)):
         recommended, mark = ("", "") if one is None else (one.name, "✓" if one.bought_later else "")
-        table.add_row(str(n + 1), Text(bought or ""), Text(recommended), mark)
+        rows.append([str(n + 1), bought or "", recommended, mark])
     say("")
-    console().print(table)
+    show(
+        f"customer {customer.user}, back on {customer.returned} after {customer.events:,} purchases",
+        ["", "bought last, latest first", "PRISM recommends", ""],
+        rows,
+        caption=f"✓ bought from then on: {hits} of {len(customer.suggestions)} recommended, {customer.later:,} in all",
+        left=range(4),
+    )
 
 
 def say_next(out: Path, log: Log) -> None:
@@ -211,7 +208,7 @@ def say_next(out: Path, log: Log) -> None:
 
 def say(text: str) -> None:
     """A line at once, also into a pipe."""
-    print(text, flush=True)
+    print(plain_lines(text), flush=True)
 
 
 def _read_seconds(path: Path) -> dict[str, float]:
