@@ -4,6 +4,13 @@ Whole sequences, packed sequences and one token at a time all come from the one 
 and the measurements take it like the mixers that ship.
 
     python examples/new_mixer.py
+    PYTHONPATH=examples prism probe mux --mixers new_mixer:Retention:longest=64 prism
+
+Commands, saved runs and Hugging Face configs take `module:Class`, or a name: one that `MIXERS.register` gave it in this
+process, or one that its package gives it in pyproject.toml:
+
+    [project.entry-points."prism.mixers"]
+    retention = "new_mixer:Retention"
 """
 
 from dataclasses import dataclass
@@ -12,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism import MIXERS, mixer_config
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import GatedRead, half_lives
@@ -75,7 +83,8 @@ def main() -> None:
         token, state = layer.step(x[:, t], state)
     print("a token at a time less the whole sequence:", float((token - whole[:, -1]).abs().max().detach()))
 
-    model = ProbeModelConfig(mixer=RetentionConfig(heads=2))
+    MIXERS.register("retention", Retention)
+    model = ProbeModelConfig(mixer=mixer_config("retention", heads=2))
     result, _ = run_probe(PROBES["mux"](length=16), model, ProbeTraining(steps=200, batch=32, every=50, tested=512))
     print(f"MUX after {result.steps} updates: accuracy {result.accuracy:.3f}, {result.parameters:,} parameters")
 

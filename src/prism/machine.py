@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from prism.config import at_least
 from prism.errors import InputError
 
 
@@ -28,7 +29,7 @@ def machine() -> dict[str, Any]:
 def pick_device(name: str | None = None) -> torch.device:
     """The device of that name; None: the one that is there, a GPU before the CPU."""
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -45,6 +46,13 @@ def peak_memory() -> float:
         return float("nan")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(peak if platform.system() == "Darwin" else peak * 1024)
+
+
+def use_threads(threads: int | None) -> None:
+    """Sets how many threads torch and this package's kernels use; None leaves it to torch."""
+    if threads is not None:
+        at_least("threads", threads, 1)
+        torch.set_num_threads(threads)
 
 
 def matmul_rate(device: str = "cpu", *, size: int = 1024, repeats: int = 5) -> float:

@@ -12,15 +12,17 @@ from rich.table import Table
 from torch import nn
 from tyro.conf import Positional
 
-from prism.config import at_least, one_of
-from prism.display.tables import console
+from prism.config import at_least
+from prism.display.tables import console, show
 from prism.errors import InputError
 from prism.files import write_whole
+from prism.lm.data.shards import encode
 from prism.lm.data.text import read_documents
 from prism.lm.data.tokenizer import Tokenizer
-from prism.lm.evaluation.harness import COLUMNS, PAPER_SCORES, TASKS, Scores, average, run_harness
+from prism.lm.evaluation.harness import COLUMNS, PAPER_SCORES, TASKS, Scores, average, check_tasks, run_harness
 from prism.lm.evaluation.perplexity import Perplexity, perplexity
 from prism.lm.files import load_language_model
+from prism.machine import use_threads
 
 
 def evaluate(
@@ -33,28 +35,35 @@ def evaluate(
     stride: int = 512,
     batch: int = 8,
     limit: int | None = None,
+    include: Path | None = None,
+    device: str | None = None,
+    threads: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Perplexity and bits per byte of a text; the paper's tasks through lm-evaluation-harness.
+    """Perplexity and bits per byte of a text; any tasks of lm-evaluation-harness, the paper's beside its figures.
 
     Args:
         model: Folder of the model.
         text: Files or folders of text to predict.
-        tasks: Tasks of the harness, or `all`; see `data_dir`.
-        data_dir: Folder of TASK.jsonl to take the tasks' rows from; otherwise the harness downloads them.
+        tasks: Tasks or groups of the harness; `all`: those of the paper.
+        data_dir: Folder of TASK.jsonl to take the rows of the paper's tasks from; otherwise the harness downloads them.
         tokenizer: Folder or file of the tokenizer, if it is not in the model's folder.
         context: Tokens that the model sees at most.
         stride: Tokens scored in each window of the text: a token has at least context − stride before it.
         batch: Windows or requests at once.
         limit: Rows of each task at most, for a quick look.
+        include: Folder with task files (YAML) of your own for the harness.
+        device: Where the model runs: cuda, mps or cpu; default: the one that is there.
+        threads: Threads of the CPU; default: torch's.
         out: Also write the numbers here, as JSON.
     """
     names = TASKS if tasks == ("all",) or (data_dir is not None and not tasks) else tasks
-    for name in names:
-        one_of("--tasks", name, TASKS)
     if not text and not names:
         raise InputError("nothing to evaluate: give --text FILES, --tasks NAMES or --data-dir FOLDER")
-    lm, words = load_language_model(model, tokenizer)
+    if names:
+        check_tasks(names, data_dir, include)
+    use_threads(threads)
+    lm, words = load_language_model(model, tokenizer, device)
     record: dict[str, Any] = {"model": str(model), "context": context}
     if text:
         found = perplexity(lm, words, read_documents(text), context=context, stride=stride, batch=batch)
@@ -62,7 +71,9 @@ def evaluate(
         numbers = {"perplexity": found.per_token, "bits_per_byte": found.bits_per_byte, "per_word": found.per_word}
         record["text"] = asdict(found) | numbers | {"stride": stride}
     if names:
-        scores = run_harness(lm, words, names, data_dir=data_dir, context=context, batch=batch, limit=limit)
+        scores = run_harness(
+            lm, words, names, data_dir=data_dir, include=include, context=context, batch=batch, limit=limit
+        )
         _show_scores(scores, limit)
         record |= {"tasks": scores, "average": average(scores), "limit": limit}
     if out is not None:
@@ -79,7 +90,12 @@ def _show_perplexity(found: Perplexity, context: int, stride: int) -> None:
 
 
 def _show_scores(scores: Scores, limit: int | None) -> None:
-    """The paper's columns, the paper's rows below ours."""
+    """The paper's columns with the paper's rows below ours; what else was asked for, one row per metric."""
+    others = [(task, name, value) for task in scores if task not in TASKS for name, value in scores[task].items()]
+    if others:
+        show("tasks", ["task", "metric", "value"], [(task, name, f"{value:.4f}") for task, name, value in others])
+    if not set(scores) & set(TASKS):
+        return
     table = Table()
     for heading in ("", *(column.heading for column in COLUMNS), "Avg"):
         table.add_column(heading, justify="right")
@@ -108,6 +124,8 @@ def generate(
     beams: int = 1,
     seed: int = 0,
     tokenizer: Path | None = None,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Text that goes on from a prompt, printed as it is made; then the speed, and the size of the state.
 
@@ -120,13 +138,16 @@ def generate(
         beams: More than 1 searches for the likeliest text instead of drawing, and prints it at the end.
         seed: Of the drawing.
         tokenizer: Folder or file of the tokenizer, if it is not in the model's folder.
+        device: Where the model runs: cuda, mps or cpu; default: the one that is there.
+        threads: Threads of the CPU; default: torch's.
     """
     at_least("tokens", tokens, 1)
     at_least("temperature", temperature, 0)
     at_least("beams", beams, 1)
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
-    lm, words = load_language_model(model, tokenizer)
+    use_threads(threads)
+    lm, words = load_language_model(model, tokenizer, device)
     text = sys.stdin.read() if prompt == "-" else prompt
     torch.manual_seed(seed)
     drawing = temperature > 0 and beams == 1
@@ -139,13 +160,12 @@ def generate(
 def _generate(lm: nn.Module, words: Tokenizer, text: str, options: dict[str, Any]) -> None:
     from transformers import TextStreamer
 
-    ids = words(text, add_special_tokens=False, return_tensors="pt")["input_ids"].long().reshape(1, -1)
-    if not ids.numel():
-        ids = torch.tensor([[words.eos_token_id]])
+    (prompt,) = encode(words, [text])
+    ids = torch.tensor([prompt or [words.eos_token_id]], device=next(lm.parameters()).device)
     streamer = TextStreamer(words, skip_special_tokens=True) if options["num_beams"] == 1 else None
     start = time.perf_counter()
     found = lm.generate(  # type: ignore[operator]
-        ids.to(next(lm.parameters()).device),
+        ids,
         attention_mask=torch.ones_like(ids),
         streamer=streamer,
         return_dict_in_generate=True,
@@ -168,4 +188,4 @@ def _state(lm: nn.Module, cache: Any) -> str:
         return ""
     size, backbone = cache.nbytes() / cache.batch_size / 1024, lm.model.backbone
     grows = backbone.state_size(2) > backbone.state_size(1)
-    return f", state {size:,.1f} KiB a sequence, {'growing with every token' if grows else 'constant'}"
+    return f", state {size:,.1f} KiB per sequence, {'growing with every token' if grows else 'constant'}"

@@ -6,11 +6,21 @@ from torch import nn
 
 from prism.errors import InputError
 from prism.lm.data.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from prism.machine import pick_device
 
 
-def load_language_model(folder: Path, tokenizer: Path | None = None) -> tuple[nn.Module, Tokenizer]:
-    """The model, ready to predict, and its tokenizer, which may also be elsewhere."""
+def load_language_model(
+    folder: Path, tokenizer: Path | None = None, device: str | None = None
+) -> tuple[nn.Module, Tokenizer]:
+    """The model, ready to predict, and its tokenizer, which may also be elsewhere.
+
+    Args:
+        folder: Of the model.
+        tokenizer: Folder or file of the tokenizer; None: the model's folder.
+        device: Where the model runs; None: cuda or mps if there is one, else the CPU.
+    """
     quiet()
+    where = pick_device(device)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name one that `prism lm train` or save_pretrained wrote")
     if not (folder / "config.json").is_file():
@@ -28,8 +38,7 @@ def load_language_model(folder: Path, tokenizer: Path | None = None) -> tuple[nn
         raise InputError(f"{folder} holds no model that can be loaded: {reason}") from None
     found = _tokenizer(folder, tokenizer)
     check_vocabulary(found, model.config.vocab_size)
-    model.eval()
-    return model, found
+    return model.eval().to(where), found
 
 
 def quiet() -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.layers.spelling import spelled_mixers
@@ -21,7 +22,7 @@ from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.learner import Learner
 from prism.lm.recipes import USED, cost
 from prism.lm.task import LanguageTask
-from prism.machine import matmul_rate
+from prism.machine import matmul_rate, pick_device, use_threads
 from prism.train.config import TrainConfig
 from prism.train.loop import train as run
 from prism.train.settings import keep_settings
@@ -87,6 +88,8 @@ def train(
     tokenizer: Path | None = None,
     column: str = "text",
     config: OmitArgPrefixes[LanguageConfig] = LanguageConfig(),
+    device: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Trains a language model on text; without any, on Python's own documentation and library.
 
@@ -97,14 +100,21 @@ def train(
         tokenizer: A Hugging Face folder, tokenizer.json or SentencePiece model; default: a BPE is trained.
         column: The field of JSON lines and Parquet that holds the text.
         config: What to train and how.
+        device: cuda, mps or cpu; default: the one that is there. `torchrun -m prism.cli lm train …` takes several.
+        threads: Threads of the CPU for each process; default: torch's.
     """
     quiet()
+    use_threads(threads)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     given = None if tokenizer is None else load_tokenizer(tokenizer)
-    keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
-    parts = _parts(text, valid, column)
-    words = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
-    shards = {name: pack(out / "tokens" / name, words, parts[name], name, *names) for name in parts}
+    where = pick_device(device)
+    processes = PartialState(cpu=where.type == "cpu")
+    # of several processes the first writes, and the others then find everything there
+    with processes.main_process_first():
+        keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
+        parts = _parts(text, valid, column)
+        kept = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
+        shards = {name: pack(out / "tokens" / name, kept, parts[name], name, *names) for name in parts}
     task = LanguageTask(
         train=shards["train"],
         valid=shards["valid"],
@@ -114,19 +124,20 @@ def train(
         batch=config.batch,
         seed=config.train.seed,
     )
-    own = config.model(words)
-    budget = cost(own, tokens=config.tokens, context=config.length, rate=USED * matmul_rate())
-    print(
-        f"{shards['train'].tokens:,} tokens to train on, {shards['valid'].tokens:,} to validate; {budget}", flush=True
-    )
+    own = config.model(kept)
+    if processes.is_main_process:
+        rate = USED * matmul_rate(str(processes.device))
+        budget = cost(own, tokens=config.tokens, context=config.length, rate=rate)
+        counts = f"{shards['train'].tokens:,} tokens to train on, {shards['valid'].tokens:,} to validate"
+        print(f"{counts}; {budget}", flush=True)
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)
-    end = words.eos_token_id if config.separate else None
-    at = run(Learner(lm, end), task, config.train, out=out)
-    save_model(out / "model", lm, words)
-    best = at.best_metrics
-    print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
-    print(f"next: prism lm generate {out / 'model'} · prism lm evaluate {out / 'model'} --text FILES")
+    end = kept.eos_token_id if config.separate else None
+    best = run(Learner(lm, end), task, config.train, out=out, device=where).best_metrics
+    if processes.is_main_process:
+        save_model(out / "model", lm, kept)
+        print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
+        print(f"next: prism lm generate {out / 'model'} · prism lm evaluate {out / 'model'} --text FILES")
 
 
 def save_model(folder: Path, lm: PrismSequenceForCausalLM, tokenizer: Tokenizer) -> None:

@@ -86,12 +86,19 @@ class Loop:
         """All epochs that are left."""
         try:
             with self.display:
+                if not self.at.finished:
+                    self.display.say(f"training on {self._where()}")
                 while not self.at.finished:
                     self._epoch(interrupt)
         finally:
             self.journal.close()
         self._restore_best()
         return self.at
+
+    def _where(self) -> str:
+        device, world = self.accelerator.device, self.accelerator.num_processes
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} thread(s)"
+        return f"{device.type} ({kind})" + (f" in {world} processes" if world > 1 else "")
 
     def _epoch(self, interrupt: Interrupt) -> None:
         batches = self.task.batches(self.at.epoch)
@@ -144,7 +151,8 @@ class Loop:
         with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast):
             loss, count = self.task.loss(self.model, batch)
         (loss * weight if weight != 1 else loss).backward()
-        return torch.stack([loss.detach().double() * weight, loss.new_tensor(count * weight).double()])
+        exact = torch.float32 if loss.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        return torch.stack([loss.detach().to(exact) * weight, loss.new_tensor(count * weight, dtype=exact)])
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
@@ -248,7 +256,7 @@ class Loop:
         """What any process asks for: to save is to wait for the others, who may have another clock or no Ctrl-C."""
         if self.accelerator.num_processes == 1:
             return list(asked)
-        total = self.accelerator.reduce(torch.tensor(asked, device=self.accelerator.device).double(), "sum")
+        total = self.accelerator.reduce(torch.tensor(asked, device=self.accelerator.device).float(), "sum")
         return [bool(count) for count in total.tolist()]  # type: ignore[union-attr]
 
     def _stop(self) -> None:

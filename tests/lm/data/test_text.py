@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,3 +179,30 @@ def test_damage_and_another_source_are_refused(tokenizer, tmp_path: Path) -> Non
         file.write(b"0")
     with pytest.raises(InputError, match="missing or not whole"):
         read_shards(tmp_path)
+
+
+def test_line_separators_inside_a_json_string_do_not_end_the_line(tmp_path: Path) -> None:
+    texts = ["one\u2028two", "three\u0085four\u2029five\x0b\x1csix"]
+    path = tmp_path / "text.jsonl"
+    path.write_text("\r\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), newline="")
+    assert list(read_documents([path])) == texts
+
+
+def test_tokens_of_a_file_are_held_as_an_array(tmp_path: Path) -> None:
+    class Numbers:
+        """A tokenizer of numbers, each a token."""
+
+        eos_token_id = 0
+
+        def __call__(self, texts: list[str], **_: object) -> dict:
+            return {"input_ids": [list(range(1000, 1000 + int(text))) for text in texts]}
+
+        def __len__(self) -> int:
+            return 60_000
+
+    tracemalloc.start()
+    shards = write_shards(("1000" for _ in range(1000)), Numbers(), tmp_path, source="numbers")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert shards.tokens == 1_001_000
+    assert peak < 10 * shards.tokens  # a list of Python's integers is 36 bytes per token

@@ -96,13 +96,16 @@ def _plain(path: Path, column: str) -> Iterator[str]:
 
 
 def _lines(path: Path, column: str) -> Iterator[str]:
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    # not splitlines(): U+2028 and U+0085 may stand inside a JSON string
+    for number, line in enumerate(_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError(f"{path} line {number} is not JSON: {error.msg}; one object a line is expected") from None
+            raise InputError(
+                f"{path} line {number} is not JSON: {error.msg}; one object per line is expected"
+            ) from None
         if not isinstance(row, dict) or not isinstance(row.get(column), str):
             known = [name for name, value in row.items() if isinstance(value, str)] if isinstance(row, dict) else []
             raise InputError(f"{path} line {number} has no text under {column!r}: {suggest(column, known)}")

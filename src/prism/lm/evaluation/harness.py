@@ -63,6 +63,7 @@ def run_harness(
     tasks: Sequence[str] = TASKS,
     *,
     data_dir: Path | None = None,
+    include: Path | None = None,
     context: int = 1024,
     batch: int = 8,
     limit: int | None = None,
@@ -72,16 +73,15 @@ def run_harness(
     Args:
         model: A causal language model of the library.
         tokenizer: The model's.
-        tasks: Names out of `TASKS`.
+        tasks: Names of the harness; with `data_dir`, out of `TASKS`.
         data_dir: Folder of TASK.jsonl; tasks without a file are left out. None: the harness downloads its data.
+        include: Folder with task files of your own.
         context: Tokens that the model sees at most.
         batch: Requests at once.
         limit: Rows of each task at most.
     """
-    for name in tasks:
-        one_of("tasks", name, TASKS)
+    manager = check_tasks(tasks, data_dir, include)
     check_vocabulary(tokenizer, model.config.vocab_size)  # type: ignore[arg-type, union-attr]
-    check_harness()
     from lm_eval import evaluator
     from lm_eval.models.huggingface import HFLM
 
@@ -92,8 +92,28 @@ def run_harness(
     if chosen is not None:
         found = evaluator.evaluate(lm, chosen, bootstrap_iters=0, log_samples=False)
     else:
-        found = evaluator.simple_evaluate(lm, tasks=list(tasks), limit=limit, bootstrap_iters=0, log_samples=False)
+        found = evaluator.simple_evaluate(
+            lm, tasks=list(tasks), task_manager=manager, limit=limit, bootstrap_iters=0, log_samples=False
+        )
     return {name: _metrics(values) for name, values in found["results"].items()}
+
+
+def check_tasks(tasks: Sequence[str], data_dir: Path | None, include: Path | None = None) -> Any:
+    """Refuses names that there are no tasks for; gives the harness's task manager where it is to find them."""
+    check_harness()
+    if data_dir is not None:
+        for name in tasks:
+            one_of("tasks with a data_dir", name, TASKS)
+        return None
+    from lm_eval.tasks import TaskManager
+
+    if include is not None and not include.is_dir():
+        raise InputError(f"{include} is not a folder: name one with task files (YAML) for the harness")
+    manager = TaskManager(include_path=None if include is None else str(include))
+    for name in tasks:
+        if not manager.match_tasks([name]):
+            raise InputError(f"the harness has no task {name!r}: `lm-eval ls tasks` lists them")
+    return manager
 
 
 def check_harness() -> None:
@@ -134,14 +154,14 @@ def _task(name: str, rows: list[dict[str, Any]]) -> Any:
         "num_fewshot": 0,
         "metadata": {"version": 1.0},
     }
-    return ConfigurableTask(config=config | KINDS.get(name, CHOICE)())
+    return ConfigurableTask(config=config | KINDS.get(name, _choice)())
 
 
 def _metric(name: str, aggregation: str, higher: bool) -> dict[str, Any]:
     return {"metric": name, "aggregation": aggregation, "higher_is_better": higher}
 
 
-def CHOICE() -> dict[str, Any]:
+def _choice() -> dict[str, Any]:
     """One query, several answers."""
     return {
         "output_type": "multiple_choice",

@@ -1,16 +1,35 @@
 """The Hugging Face config: any mixer by name, with its own fields; one for all blocks, or a hybrid."""
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, no_type_check
 
 from transformers import PretrainedConfig
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.files import write_whole
 from prism.layers import mixer_config
 from prism.layers.base.mixer import MixerConfig
 from prism.layers.spelling import down_the_blocks, read_mixers
 from prism.models.backbone import BackboneConfig
+
+# What a saved model has in place of a copy of this package.
+SHIM = "modeling_prism_sequence"
+SHIM_CLASSES = {
+    "AutoConfig": "PrismSequenceConfig",
+    "AutoModel": "PrismSequenceModel",
+    "AutoModelForCausalLM": "PrismSequenceForCausalLM",
+}
+SHIM_CODE = f'''"""The code of this model is the package prism-sequence: pip install 'prism-sequence[lm]'."""
+
+try:
+    from prism.lm.hf.model import {", ".join(SHIM_CLASSES.values())}
+except ImportError as error:
+    raise ImportError("this model needs prism: pip install 'prism-sequence[lm]'") from error
+
+__all__ = {list(SHIM_CLASSES.values())}
+'''
 
 
 @no_type_check  # the library takes more than the fields, which the tests' check of dataclasses would refuse
@@ -67,6 +86,16 @@ class PrismSequenceConfig(PretrainedConfig):
             positions=self.positions,
             dropout=self.dropout,
         )
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Writes the config, and beside it the file by which a stranger's `trust_remote_code=True` finds this code."""
+        write_whole(Path(save_directory) / f"{SHIM}.py", SHIM_CODE.encode())
+        self.auto_map = {name: f"{SHIM}.{made}" for name, made in SHIM_CLASSES.items()}
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: the library would copy this package's files beside the weights, and the file above names them."""
 
     def _each(self, name: str, value: Any) -> tuple[Any, ...]:
         many = tuple(value) if isinstance(value, list | tuple) else (value,)

@@ -31,6 +31,10 @@ class PrismSequencePreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _built = False
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing: see the config's."""
+
     def _init_weights(self, module: nn.Module) -> None:
         """Weights are drawn where modules are built; what is still without any is missing from a checkpoint."""
         own = module.named_parameters(recurse=False)
