@@ -4,6 +4,7 @@ import os
 
 # Some virtual machines announce AMX and then stop a process that uses it; oneDNN's bfloat16 products would.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("PRISM_QUIET", "1")  # of compiling
 
 import pytest
 import torch

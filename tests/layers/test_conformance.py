@@ -139,7 +139,7 @@ def test_flops_are_counted(mixer: Mixer) -> None:
     assert mixer.flops(T) > maps
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precisions_are_finite_and_near(mixer: Mixer, dtype: torch.dtype) -> None:
     x = tokens(2, T)
     exact = mixer(x)[0]
@@ -150,6 +150,9 @@ def test_lower_precisions_are_finite_and_near(mixer: Mixer, dtype: torch.dtype) 
     assert all(torch.isfinite(part).all() for part in state if part.is_floating_point())
     error = (y.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
     assert error < (1e-4 if dtype == torch.float32 else 0.2), float(error)
+    z, state = low.step(x[:, 0].to(dtype), state)
+    assert z.dtype == dtype
+    assert torch.isfinite(low.step(x[:, 1].to(dtype), state)[0]).all()
 
 
 def test_a_seed_decides_everything(mixer: Mixer) -> None:

@@ -1,5 +1,6 @@
 """The refinement loop: its equations, its ablations, its Lipschitz bound."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
@@ -14,6 +15,14 @@ def test_each_step_corrects_what_the_one_before_left() -> None:
     second = F.gelu(p[:, 1] * (r - first))
     third = F.gelu(p[:, 2] * (r - first - second))
     torch.testing.assert_close(refine(r, p, 3), torch.stack([first, second, third], 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # fused and not
+def test_fewer_steps_than_gains_take_the_first_ones_and_more_are_refused(dtype: torch.dtype) -> None:
+    r, p = torch.randn(4, 3, dtype=dtype), torch.randn(4, 3, 3, dtype=dtype)
+    torch.testing.assert_close(refine(r, p, 2), refine(r, p, 3)[:, :2])
+    with pytest.raises(ValueError, match="p must have gains for steps = 4, got 3"):
+        refine(r, p, 4)
 
 
 def test_without_residual_every_step_sees_the_first_one() -> None:

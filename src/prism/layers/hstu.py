@@ -18,6 +18,8 @@ from prism.ops.attention import Bias, Past, pointwise_attention
 class HstuConfig(MixerConfig):
     """HSTU as published."""
 
+    from_model = ("dropout", "max_length")
+
     max_length: int = 256
     """N: distances beyond it share one bias, and attention is divided by it, whatever the length of a sequence."""
     time_buckets: int = 128

@@ -17,6 +17,8 @@ from prism.ops.attention import Past, causal_attention
 class SasrecConfig(MixerConfig):
     """SASRec as published; its learned positions are the backbone's field `positions`."""
 
+    from_model = ("dropout",)
+
     heads: int = 1
     """Heads of the attention (published: 1)."""
     dropout: float = 0.0

@@ -5,7 +5,6 @@ its equals sign before any colon is one more field of the mixer before it, and a
 one of `prism list`, one that was registered, or `module:Class`. Mixers of a hybrid are repeated down the blocks.
 """
 
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from prism.config import option_value
@@ -21,9 +20,9 @@ class SpelledMixer(NamedTuple):
     fields: dict[str, Any]
 
     def config(self, **shared: Any) -> MixerConfig:
-        """Its config; of what is `shared`, it takes the fields that it has and that were not given."""
-        known = {f.name for f in fields(MIXERS[self.name].Config)}
-        return mixer_config(self.name, **{name: shared[name] for name in shared if name in known} | self.fields)
+        """Its config; of what is `shared` it takes `heads` and what its config declares, unless they were given."""
+        taken = ("heads", *MIXERS[self.name].Config.from_model)
+        return mixer_config(self.name, **{name: shared[name] for name in shared if name in taken} | self.fields)
 
 
 def read_mixers(text: str) -> list[SpelledMixer]:

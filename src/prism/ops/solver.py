@@ -15,7 +15,7 @@ Residual = Literal["subtract", "none"]
 
 def refine(
     r: Float[Tensor, "*tokens V"],
-    p: Float[Tensor, "*tokens L V"] | None,
+    p: Float[Tensor, "*tokens gains V"] | None,
     steps: int,
     *,
     nonlinearity: Nonlinearity = "gelu",
@@ -25,11 +25,15 @@ def refine(
 
     Args:
         r: The first residual, v − u (or v itself: the ablation without a residual).
-        p: The gains, one vector a step; None for a gain of 1.
+        p: The gains, one vector per step; None for a gain of 1.
         steps: L.
         nonlinearity: φ.
         residual: Whether each step goes on from what the one before left (`none`: all see the first residual).
     """
+    if p is not None:
+        if p.shape[-2] < steps:
+            raise ValueError(f"p must have gains for steps = {steps}, got {p.shape[-2]}")
+        p = p[..., :steps, :]
     if p is not None and nonlinearity == "gelu" and residual == "subtract" and fused.usable(r, p):
         return fused.refine(r, p)
     return refine_reference(r, p, steps, nonlinearity=nonlinearity, residual=residual)
@@ -37,7 +41,7 @@ def refine(
 
 def refine_reference(
     r: Float[Tensor, "*tokens V"],
-    p: Float[Tensor, "*tokens L V"] | None,
+    p: Float[Tensor, "*tokens gains V"] | None,
     steps: int,
     *,
     nonlinearity: Nonlinearity = "gelu",

@@ -21,7 +21,7 @@ from prism.ops.cpu import threads as cpu_threads
 from prism.ops.solver import refine_reference
 
 # Python 3.12 warns of any fork of a process that has threads, PyTorch's included.
-FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+FORKS = pytest.mark.filterwarnings("ignore:.*fork.*")
 
 
 @pytest.fixture

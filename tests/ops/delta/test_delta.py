@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.recurrence import EXTREMES, assert_same, draw, error_ratio, run
 
 from prism.ops import delta_rule, delta_rule_step
+from prism.ops.common import checks
 from prism.ops.delta import chunk
 from prism.ops.delta.operands import operands
 
@@ -188,3 +189,8 @@ def test_bad_input_is_refused_by_name(call, error: type[Exception], names: list[
         call(inspect.unwrap(delta_rule))  # without the shape checks that tests add
     for name in names:
         assert name in str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _look_at_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_look", True)

@@ -15,6 +15,7 @@ from prism.layers.base.pace import OneToken, Pace, Sequences
 from prism.ops.common.checks import describe
 from prism.ops.common.packing import Limits, Packing
 from prism.ops.common.precision import autocasts
+from prism.ops.cpu.threads import warn_if_forked
 
 # One tensor for each thing a mixer remembers; the first axis of each is the sequence.
 State = tuple[Tensor, ...]
@@ -28,6 +29,8 @@ class MixerConfig(ABC):
 
     heads: int = 4
     """Heads, each with a state of its own."""
+    from_model: ClassVar[tuple[str, ...]] = ()
+    """Fields that the model around the mixer fills in unless they are given: `dropout`, `max_length`."""
 
     def __post_init__(self) -> None:
         at_least("heads", self.heads, 1)
@@ -141,6 +144,7 @@ class Mixer(nn.Module, ABC):
         return (times,) if self.takes_times else ()
 
     def _check(self, name: str, x: Tensor, rank: int, letters: str) -> None:
+        warn_if_forked()
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.ndim != rank or x.shape[-1] != self.dim:

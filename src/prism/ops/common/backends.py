@@ -4,38 +4,42 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Literal, TypeVar, get_args
+from functools import cache, partial
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from prism.errors import suggest
+from prism.ops.common.autograd import outside_autocast, transformed
 from prism.ops.common.checks import compute_dtype
 
 Backend = Literal["auto", "reference", "chunk", "cpu", "triton"]
-X = TypeVar("X")
+X = TypeVar("X", bound=tuple[Any, ...])
 Forward = Callable[[X], tuple[Tensor, Tensor]]
 
 
-def choose(name: str, q: Tensor, modules: Mapping[str, str]) -> str:
-    """The backend of that name or, for `auto`, the fastest that these tensors can have."""
+def choose(name: str, operands: tuple[Any, ...], modules: Mapping[str, str]) -> str:
+    """The backend of that name or, for `auto`, the fastest that these operands, q first, can have."""
     known = [backend for backend in get_args(Backend) if backend in ("auto", "reference", *modules)]
     if name not in known:
         raise ValueError(f"unknown backend {name!r}: {suggest(str(name), known)}")
-    if name != "auto":
+    if name != "reference" and transformed():
+        raise NotImplementedError(f"backend {name!r} does not support torch.func: use backend='reference'")
+    q = operands[0]
+    if name != "auto" or not isinstance(q, Tensor):
         return name
-    if q.device.type == "cpu" and compiles(modules["cpu"], compute_dtype(q.dtype)):
+    if q.device.type == "cpu" and compiles(modules["cpu"], compute_dtype(q.dtype), is_trained(operands)):
         return "cpu"
     on_gpu = q.device.type == "cuda" and q.dtype != torch.float64 and "triton" in modules
     return "triton" if on_gpu and has_triton() else "chunk"
 
 
-def pick(name: str, q: Tensor, reference: Forward[X], modules: Mapping[str, str]) -> Forward[X]:
-    """`reference`, or `forward` of the module of that name, imported only now."""
-    name = choose(name, q, modules)
+def pick(name: str, x: X, reference: Forward[X], modules: Mapping[str, str], *, autocast: bool) -> Forward[X]:
+    """`reference`, or `forward` of the module of that name, imported only now; x are the operands."""
+    name = choose(name, x, modules)
     if name == "reference":
-        return reference
+        return partial(outside_autocast, reference) if autocast else reference
     try:
         forward: Forward[X] = importlib.import_module(modules[name]).forward
     except ImportError as error:
@@ -44,6 +48,11 @@ def pick(name: str, q: Tensor, reference: Forward[X], modules: Mapping[str, str]
             f"backend {name!r} cannot be loaded ({error}): pip install {needs}, or use 'chunk'"
         ) from error
     return forward
+
+
+def is_trained(operands: tuple[Any, ...]) -> bool:
+    """Whether gradients of some operand will be asked for."""
+    return torch.is_grad_enabled() and any(isinstance(y, Tensor) and y.requires_grad for y in operands)
 
 
 @cache
@@ -57,12 +66,26 @@ def has_triton() -> bool:
 
 
 @cache
-def compiles(module: str, dtype: torch.dtype) -> bool:
+def compiles(module: str, dtype: torch.dtype, backward: bool = False) -> bool:
     """Whether the compiled backend works on this machine; compiles it, or loads what an earlier process compiled."""
     try:
-        importlib.import_module(module).compile(dtype)
-    except Exception as error:  # whatever stops a compiler, the chunk form needs none
+        importlib.import_module(module).compile(dtype, backward=backward)
+    except _expected() as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"prism runs without its compiled CPU kernels, slower ({reason})", RuntimeWarning, stacklevel=4)
+        _say_once(f"prism runs without its compiled CPU kernels, slower ({reason})")
         return False
     return True
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """What stops a compiler on some machines: no numba (or one that this Python or numpy cannot load), its errors."""
+    try:
+        from numba.core.errors import NumbaError
+    except ImportError:
+        return (ImportError,)
+    return ImportError, NumbaError, OSError, RuntimeError  # the last two: its cache, and LLVM
+
+
+@cache
+def _say_once(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=5)

@@ -1,7 +1,24 @@
 """What every operator checks at its door: tensors of one shape, dtype and device."""
 
+import os
+
 import torch
 from torch import Tensor
+
+# Whether operators look at values too (a decay above 1): each look waits for the device. PRISM_DEBUG=1 turns it on.
+_look = os.environ.get("PRISM_DEBUG", "0") not in ("", "0")
+
+
+def debug(on: bool = True) -> None:
+    """Has operators check the values of their operands, not only shapes and dtypes; the same as PRISM_DEBUG=1."""
+    global _look
+    _look = on
+
+
+def check_decay(log_alpha: Tensor) -> None:
+    """Refuses a decay above 1, when debugging."""
+    if _look and log_alpha.numel() and not (worst := float(log_alpha.detach().max())) <= 0:
+        raise ValueError(f"log_alpha must not be positive (a decay is at most 1), got {worst:g}")
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -1,15 +1,21 @@
 """Operators keep the precision of their operands: autocast, which is for the maps around them, stops at their door."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 
-def own_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Outside of autocast on the device of x: an operator accumulates in float32 or better."""
+@contextmanager
+def own_precision(x: Tensor) -> Iterator[bool]:
+    """Outside of autocast on the device of x, where an operator accumulates in float32 or better; whether it was on."""
     device = x.device.type if isinstance(x, Tensor) else "cpu"
-    return torch.autocast(device, enabled=False) if autocasts(device) else nullcontext()
+    if not autocasts(device):
+        yield False
+        return
+    with torch.autocast(device, enabled=False):
+        yield True
 
 
 def autocasts(device: str) -> bool:

@@ -3,15 +3,23 @@
 `unwrap`, because in the tests a shape checker wraps every function of the package, and numba must see the bare ones.
 """
 
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from inspect import unwrap
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from threading import Timer
 from typing import Any
 
-from numba import extending, njit
+from numba import config, extending, njit
+from numba.core import event
 
+# Seconds of compiling after which it is said.
+NOTICE_AFTER = 1.0
 # x / 0 is inf, as everywhere in PyTorch: a test for zero would keep a loop from being vectorised.
 _DIVISION = {"error_model": "numpy"}
 # Fused multiply-adds; sums in any order, so that they vectorise; no flag that assumes finite numbers.
@@ -19,15 +27,72 @@ _FUSED, _SUMS = {"contract"}, {"contract", "reassoc", "nsz"}
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The cache is a directory next to the source or, where that is read-only, the user's; without either, none."""
-    options = {"nogil": True, "fastmath": _FUSED, **_DIVISION, **options}
+    """The cache is NUMBA_CACHE_DIR, a folder next to the source or the user's; if none is writable, a temporary one."""
+    options = {"nogil": True, "fastmath": _FUSED, **_DIVISION, "cache": True, **options}
     try:
-        compiled: Any = njit(unwrap(function), cache=True, **options)
-        # numba would compile anew only when the kernel's own file changes, not when one that it imports does
-        compiled._cache._cache_file._source_stamp = _sources()
+        compiled: Any = njit(unwrap(function), **options)
     except RuntimeError:  # "cannot cache function …: no locator available"
+        config.CACHE_DIR = _temporary_folder()
         compiled = njit(unwrap(function), **options)
+    # numba would compile anew only when the kernel's own file changes, not when one that it imports does
+    compiled._cache._cache_file._source_stamp = _sources()
     return compiled  # type: ignore[no-any-return]
+
+
+@cache
+def _temporary_folder() -> str:
+    """A folder of this user alone: what lies in it is loaded as code."""
+    folder = Path(gettempdir()) / f"prism-kernels-{_user()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    state = folder.lstat() if folder.exists() else None
+    if state is None or state.st_uid != _user() or state.st_mode & 0o077 or not os.access(folder, os.W_OK):
+        folder = Path(mkdtemp(prefix="prism-kernels-"))
+    _say(
+        "prism: neither its own folder nor the home folder can be written to, so compiled kernels are kept in "
+        f"{folder}; set NUMBA_CACHE_DIR to a folder that lasts"
+    )
+    return str(folder)
+
+
+def _user() -> int:
+    """The user, by number (0 where there are none, as on Windows)."""
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+class _Notice(event.Listener):
+    """Says once that kernels are being compiled, not loaded from the cache, if that takes longer than a second."""
+
+    def __init__(self) -> None:
+        self.depth, self.said = 0, False
+        self.timer: Timer | None = None
+
+    def on_start(self, event: Any) -> None:
+        """A kernel, or one that it calls, is about to be compiled."""
+        self.depth += 1
+        if self.depth == 1 and not self.said and event.data["dispatcher"].py_func.__module__.startswith("prism."):
+            self.timer = Timer(NOTICE_AFTER, self._tell)
+            self.timer.daemon = True
+            self.timer.start()
+
+    def on_end(self, event: Any) -> None:
+        """It is compiled."""
+        self.depth -= 1
+        if self.depth == 0 and self.timer is not None:
+            self.timer.cancel()
+
+    def _tell(self) -> None:
+        self.said = True
+        _say("prism: compiling its kernels for this machine; the next start loads them from the cache")
+
+
+event.register("numba:compile", _Notice())
+
+
+def _say(text: str) -> None:
+    """One line on stderr, unless PRISM_QUIET is set."""
+    if not os.environ.get("PRISM_QUIET"):
+        print(text, file=sys.stderr, flush=True)
 
 
 @cache

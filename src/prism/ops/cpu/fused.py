@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from prism.ops.common.autograd import once, transformed
 from prism.ops.common.backends import compiles
 
 
@@ -20,6 +20,7 @@ def usable(*tensors: Tensor | None) -> bool:
     dtypes = {x.dtype for x in given}
     return (
         len(dtypes) == 1
+        and not transformed()
         and dtypes <= {torch.float32, torch.float64}
         and all(x.device.type == "cpu" for x in given)
         and compiles("prism.ops.cpu.delta.backend", given[0].dtype)
@@ -81,7 +82,7 @@ class _Refine(torch.autograd.Function):
         return delta
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, ddelta: Tensor) -> tuple[Tensor, Tensor]:
         from prism.ops.cpu import parts as cpu_parts
 
@@ -105,7 +106,7 @@ class _Normalize(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         from prism.ops.cpu import parts as cpu_parts
 
@@ -130,7 +131,7 @@ class _Conv(torch.autograd.Function):
         return u
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, du: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from prism.ops.cpu import conv as cpu_conv
 

@@ -5,6 +5,7 @@ DataLoader, and compile several times longer. Kernels let go of the interpreter'
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -17,12 +18,26 @@ import torch
 WORTH_A_THREAD = 2_000_000
 Scratch = Callable[[], tuple[Any, ...]]
 _pool: ThreadPoolExecutor | None = None
+_threaded = _forked = False  # whether this process has used threads; whether it was forked from one that had
 
 
 def _forget_pool() -> None:
     """A forked process inherits the pool but none of its threads."""
-    global _pool
-    _pool = None
+    global _pool, _forked
+    _pool, _forked = None, _threaded
+
+
+def warn_if_forked() -> None:
+    """Says once, in a process forked from one that used threads, that PyTorch may wait in it for threads that died."""
+    global _forked
+    if _forked and torch.get_num_threads() > 1:
+        _forked = False
+        warnings.warn(
+            "this process was forked from one that computed on several threads: PyTorch may hang in it; call "
+            "torch.set_num_threads(1) in it, or start it with multiprocessing's 'spawn'",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
@@ -38,7 +53,9 @@ def run(kernel: Callable[..., None], work: np.ndarray, args: tuple[Any, ...] = (
         args: What all threads are given.
         scratch: Makes the memory of one thread.
     """
-    global _pool
+    global _pool, _threaded
+    warn_if_forked()
+    _threaded = _threaded or torch.get_num_threads() > 1
     total = int(work.sum())
     threads = min(torch.get_num_threads(), len(work), total // WORTH_A_THREAD)
     if threads <= 1:

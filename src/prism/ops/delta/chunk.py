@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from prism.ops.common.autograd import once
 from prism.ops.common.decays import decay_matrix
 from prism.ops.common.layout import Layout
 from prism.ops.delta.operands import Operands
@@ -134,7 +134,7 @@ class _Chunked(torch.autograd.Function):
         return layout.join(o), S.clone() if S is S0 else S
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, do: Tensor, dS: Tensor) -> tuple[Any, ...]:
         *tokens, before = ctx.saved_tensors
         layout: Layout = ctx.layout

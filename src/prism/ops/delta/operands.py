@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe
 from prism.ops.common.packing import Packing, read_bounds
 
 
@@ -84,8 +84,8 @@ def operands(
         if gate is not None:
             check_tensor(name, gate, (B, T, H), "B T H", q)
             check_dtype(name, gate, (q.dtype, dtype), q)
-    if log_alpha is not None and log_alpha.numel() and (worst := float(log_alpha.detach().max())) > 0:
-        raise ValueError(f"log_alpha must not be positive (a decay is at most 1), got {worst:g}")
+    if log_alpha is not None:
+        check_decay(log_alpha)
     bounds = read_bounds(cu_seqlens, B, T)
     N = B if bounds is None else len(bounds) - 1
     if initial_state is not None:

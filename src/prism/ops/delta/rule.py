@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.common.backends import Backend, choose, compiles, pick
+from prism.ops.common.autograd import transformed
+from prism.ops.common.backends import Backend, choose, compiles, is_trained, pick
 from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.delta.operands import Operands, operands
@@ -52,8 +53,8 @@ def delta_rule(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    with own_precision(q):
-        chosen = choose(backend, q, _MODULES) if isinstance(q, Tensor) else backend
+    with own_precision(q) as autocast:
+        chosen = choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), _MODULES)
         x = operands(
             q,
             k,
@@ -66,7 +67,7 @@ def delta_rule(
             cu_seqlens=cu_seqlens,
             widen=chosen != "triton",
         )
-        o, S = pick(chosen, q, reference, _MODULES)(x)
+        o, S = pick(chosen, x, reference, _MODULES, autocast=autocast)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 
@@ -124,8 +125,7 @@ def delta_rule_step(
     log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
     with own_precision(q):
         x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
-        trained = torch.is_grad_enabled() and any(y.requires_grad for y in x[:7])
-        if not trained and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
+        if not is_trained(x) and not transformed() and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
             o, S = importlib.import_module(_MODULES["cpu"]).step(x)
         else:
             o, S = one_token(*x.tokens(0), x.S0, x.scale)

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from prism.config import at_least, one_of
+from prism.ops.common.autograd import once
 from prism.ops.common.checks import describe
 from prism.ops.common.decays import decay_matrix
 from prism.ops.common.packing import Limits
@@ -178,7 +178,7 @@ class _Solve(torch.autograd.Function):
         return delta
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, d_delta: Tensor) -> tuple[Tensor | None, ...]:
         A, Y, v, b, kappa, delta = ctx.saved_tensors
         with torch.enable_grad():

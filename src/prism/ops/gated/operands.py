@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe
 from prism.ops.common.packing import Packing, read_bounds
 
 Side = Literal["key", "value"]
@@ -100,5 +100,4 @@ def _check_tokens(
             check_dtype(name, part, (q.dtype,), q)
     check_dtype("v", v, (q.dtype,), q)
     check_dtype("log_alpha", log_alpha, (q.dtype, compute_dtype(q.dtype)), q)
-    if log_alpha.numel() and (worst := float(log_alpha.detach().max())) > 0:
-        raise ValueError(f"log_alpha must not be positive (a decay is at most 1), got {worst:g}")
+    check_decay(log_alpha)

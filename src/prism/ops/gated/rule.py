@@ -49,9 +49,9 @@ def gated_rule(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    with own_precision(q):
+    with own_precision(q) as autocast:
         x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
-        o, S = pick(backend, q, reference, _MODULES)(x)
+        o, S = pick(backend, x, reference, _MODULES, autocast=autocast)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 

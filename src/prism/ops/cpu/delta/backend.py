@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from prism.ops.common.autograd import once
+from prism.ops.common.backends import is_trained
 from prism.ops.cpu import threads as cpu_threads
 from prism.ops.cpu.delta.backward import Grads, backward_range, scratch_shapes
 from prism.ops.cpu.delta.chunk import Tokens, chunk_shapes
@@ -23,8 +24,7 @@ def forward(x: Operands) -> tuple[Tensor, Tensor]:
     *tensors, scale, bounds = x
     if x.q.device.type != "cpu":
         raise ValueError(f"backend 'cpu' needs tensors on the CPU, got q on {x.q.device}")
-    trained = torch.is_grad_enabled() and any(y.requires_grad for y in tensors)
-    o, S = _Compiled.apply(*tensors, scale, bounds, trained)  # type: ignore[no-untyped-call]
+    o, S = _Compiled.apply(*tensors, scale, bounds, is_trained(x))  # type: ignore[no-untyped-call]
     return o, S
 
 
@@ -39,11 +39,13 @@ def step(x: Operands) -> tuple[Tensor, Tensor]:
     return o, S
 
 
-def compile(dtype: torch.dtype) -> None:
-    """Compiles the forward, or loads it from disk; raises what the compiler raises."""
-    q = torch.zeros(1, 0, 1, 1, dtype=dtype)
-    with torch.no_grad():
-        forward(operands(q, q, q, q[..., 0]))
+def compile(dtype: torch.dtype, *, backward: bool = False) -> None:
+    """Compiles the forward (and the backward), or loads it from disk; raises what the compiler raises."""
+    q = torch.zeros(1, 0, 1, 1, dtype=dtype, requires_grad=backward)
+    with torch.set_grad_enabled(backward):
+        o, _ = forward(operands(q, q, q, q[..., 0]))
+        if backward:
+            o.sum().backward()
 
 
 def _memory(plan: Plan, parts: int) -> tuple[Any, ...]:
@@ -70,7 +72,7 @@ class _Compiled(torch.autograd.Function):
         return o, S
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, do: Tensor, dS: Tensor) -> tuple[Any, ...]:
         *tokens, S0, kept = ctx.saved_tensors
         plan: Plan = ctx.plan

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from prism.ops.common.autograd import once
+from prism.ops.common.backends import is_trained
 from prism.ops.cpu import threads as cpu_threads
 from prism.ops.cpu.gated.chunk import Tokens, chunk_shapes
 from prism.ops.cpu.gated.kernels import Grads, backward_range, forward_range, scratch_shapes
@@ -20,16 +21,18 @@ def forward(x: Gated) -> tuple[Tensor, Tensor]:
     if x.q.device.type != "cpu":
         raise ValueError(f"backend 'cpu' needs tensors on the CPU, got q on {x.q.device}")
     tokens = x.tokens()
-    trained = torch.is_grad_enabled() and any(y.requires_grad for y in (x.S0, *tokens))
-    o, S = _Compiled.apply(x.S0, x.scale, x.side == "value", x.bounds, trained, *tokens)
+    o, S = _Compiled.apply(x.S0, x.scale, x.side == "value", x.bounds, is_trained(x), *tokens)
     return o, S
 
 
-def compile(dtype: torch.dtype) -> None:
-    """Compiles the forward, or loads it from disk; raises what the compiler raises."""
-    token, S0 = torch.zeros(1, 0, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, 1, dtype=dtype)
-    with torch.no_grad():
-        forward(Gated(token, token, token, token, None, None, S0, 1.0, "key", None))
+def compile(dtype: torch.dtype, *, backward: bool = False) -> None:
+    """Compiles the forward (and the backward), or loads it from disk; raises what the compiler raises."""
+    token = torch.zeros(1, 0, 1, 1, dtype=dtype, requires_grad=backward)
+    S0 = torch.zeros(1, 1, 1, 1, dtype=dtype)
+    with torch.set_grad_enabled(backward):
+        o, _ = forward(Gated(token, token, token, token, None, None, S0, 1.0, "key", None))
+        if backward:
+            o.sum().backward()
 
 
 def _memory(plan: Plan, parts: int) -> tuple[Any, Any]:
@@ -63,7 +66,7 @@ class _Compiled(torch.autograd.Function):
         return o, S
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, do: Tensor, dS: Tensor) -> tuple[Any, ...]:
         *tokens, S0, kept = ctx.saved_tensors
         plan: Plan = ctx.plan

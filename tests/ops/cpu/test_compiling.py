@@ -1,0 +1,47 @@
+"""Compilation says that it happens."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TINY = """
+import sys
+sys.modules["prism.tiny"] = sys.modules[__name__]  # the notice is about this package's kernels
+__name__ = "prism.tiny"
+from prism.ops.cpu import compiling
+compiling.NOTICE_AFTER = 0.0
+@compiling.kernel
+def double(x):
+    return 2 * x
+assert double(3) == 6
+print("hits", sum(double.stats.cache_hits.values()))
+"""
+
+
+def run(code: Path | str, **environment: str) -> tuple[str, str]:
+    """What a new Python prints and says on stderr."""
+    given = [str(code)] if isinstance(code, Path) else ["-c", code]
+    clean = {name: value for name, value in os.environ.items() if name not in ("PRISM_QUIET", "NUMBA_CACHE_DIR")}
+    done = subprocess.run([sys.executable, *given], capture_output=True, text=True, env=clean | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    code = tmp_path / "tiny.py"
+    code.write_text(TINY)
+    return code
+
+
+def test_compiling_is_announced_and_loading_from_the_cache_is_not(tiny: Path) -> None:
+    said = [run(tiny) for _ in range(2)]
+    assert said[0][1].count("prism: compiling its kernels for this machine") == 1
+    assert (said[1][0], said[1][1]) == ("hits 1\n", "")
+
+
+def test_compiling_is_quiet_where_asked(tiny: Path) -> None:
+    assert run(tiny, PRISM_QUIET="1")[1] == ""
