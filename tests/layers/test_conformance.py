@@ -1,4 +1,4 @@
-"""The mixer contract, for every entry of MIXERS, and for PRISM in its second reading."""
+"""The mixer contract, for every entry of MIXERS, and for variants that compute something else."""
 
 import inspect
 from dataclasses import FrozenInstanceError
@@ -12,8 +12,11 @@ from prism.layers import MIXERS, mixer_config
 from prism.layers.base.mixer import Mixer
 
 DIM, T = 32, 70
-CASES: dict[str, tuple[str, dict[str, bool]]] = {name: (name, {}) for name in MIXERS}
+CASES: dict[str, tuple[str, dict[str, bool | str]]] = {name: (name, {}) for name in MIXERS}
 CASES |= {f"{name}, base write": (name, {"base_write": True}) for name in ("prism", "prism-mom")}
+ALL = {"forget": "all", "reflect": True, "residual": "state"}
+CASES |= {"prism, all erased": ("prism", ALL), "prism, base write, all erased": ("prism", ALL | {"base_write": True})}
+CASES |= {"deltaproduct, gated": ("deltaproduct", {"gated": True})}
 
 
 @pytest.fixture(params=CASES)

@@ -16,6 +16,8 @@ from prism.layers.base.pace import Sequences, Write
 from prism.layers.base.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
 from prism.layers.prism_base import PrismOnBase
+from prism.ops import delta_rule
+from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 
 DIM = 24
 FIELDS = {
@@ -257,3 +259,34 @@ def test_a_width_that_heads_do_not_divide_needs_head_sizes() -> None:
 def test_an_ablation_is_one_field_away() -> None:
     full = PrismConfig()
     assert replace(full, anchor="none").steps == full.steps
+
+
+def test_erasing_where_it_writes_is_the_serial_solver_on_a_linear_state() -> None:
+    """Identity φ, gain 1, one direction: L steps of S ← S + β (v − S k) kᵀ, what the amortised write stands for."""
+    torch.manual_seed(0)
+    config = PrismConfig(
+        heads=2, steps=3, keys="base", gain="none", nonlinearity="identity", forget="all", residual="state"
+    )
+    mixer = config.build(16).double()
+    x = torch.randn(2, 30, 16, dtype=torch.float64)
+    write, _ = mixer.write(mixer.norm(x))
+    o, _ = delta_rule(**write.operands())
+    one = (write.q, write.k[..., 0, :], write.v[..., 0, :])
+    want, _ = nonlinear_delta(*one, write.beta, write.log_alpha, steps=3, nonlinearity="identity")
+    torch.testing.assert_close(o, want, rtol=0, atol=1e-10)
+
+
+def test_reflecting_doubles_the_erasure_alone() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 5, 16, dtype=torch.float64)
+    for forget in ("first", "all"):
+        torch.manual_seed(1)
+        write, _ = PrismConfig(heads=2, forget=forget, reflect=True).build(16).double().write(x)
+        beta = write.beta if forget == "all" else write.beta[..., 0]
+        assert write.erase is not None
+        torch.testing.assert_close(write.erase, 2 * beta)
+
+
+def test_a_residual_left_to_the_state_needs_every_direction_erased() -> None:
+    with pytest.raises(InputError, match="needs forget = 'all'"):
+        PrismConfig(residual="state")

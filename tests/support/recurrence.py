@@ -30,8 +30,19 @@ class Case:
         return replace(self, **{name: getattr(self, name).detach().to(dtype) for name in NAMES})
 
 
-def draw(B: int, T: int, H: int, L: int, K: int, V: int, *, limits: list[int] | None = None, seed: int = 0) -> Case:
-    """Unit keys, gates over their whole range, a random state to start from."""
+def draw(
+    B: int,
+    T: int,
+    H: int,
+    L: int,
+    K: int,
+    V: int,
+    *,
+    limits: list[int] | None = None,
+    seed: int = 0,
+    each: bool = False,
+) -> Case:
+    """Unit keys, gates over their whole range, a random state to start from; `each`: every direction erases, ε ≤ 2."""
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -47,7 +58,7 @@ def draw(B: int, T: int, H: int, L: int, K: int, V: int, *, limits: list[int] | 
         v=normal(B, T, H, L, V),
         beta=uniform(B, T, H, L),
         log_alpha=-0.3 * uniform(B, T, H),
-        erase=uniform(B, T, H),
+        erase=2 * uniform(B, T, H, L) if each else uniform(B, T, H),
         initial_state=normal(N, H, V, K),
         cu_seqlens=None if limits is None else torch.tensor(limits),
     )
@@ -69,6 +80,7 @@ EXTREMES = {
     "no decay": lambda c: replace(c, log_alpha=torch.zeros_like(c.log_alpha)),
     "all but forgotten": lambda c: replace(c, log_alpha=torch.full_like(c.log_alpha, -13.8)),
     "gates at 0": lambda c: replace(c, beta=torch.zeros_like(c.beta), erase=torch.zeros_like(c.erase)),
+    "erasure at 2": lambda c: replace(c, erase=torch.full_like(c.erase, 2.0), log_alpha=torch.zeros_like(c.log_alpha)),
     "gates at 1": lambda c: replace(c, beta=torch.ones_like(c.beta), erase=torch.ones_like(c.erase)),
     "no erasure": lambda c: replace(c, erase=torch.zeros_like(c.erase)),
     "one key repeated": lambda c: replace(c, k=c.k[:, :1, :, :1].expand_as(c.k).clone()),

@@ -18,6 +18,7 @@ MIXERS: "OpenRegistry[Mixer]" = OpenRegistry(
         "mamba2": "prism.layers.mamba2:Mamba2",
         "deltanet": "prism.layers.deltanet:DeltaNet",
         "gated-deltanet": "prism.layers.deltanet:GatedDeltaNet",
+        "deltaproduct": "prism.layers.deltaproduct:DeltaProduct",
         "efla": "prism.layers.efla:Efla",
         "pgdn": "prism.layers.pgdn:Pgdn",
         "rwkv7": "prism.layers.rwkv7:RWKV7",

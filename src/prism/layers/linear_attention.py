@@ -59,4 +59,4 @@ class LinearAttention(Mixer):
     def state_flops(self, length: int) -> int:
         """One write and the read of each head."""
         heads, V, K = self.state_shapes()[0]
-        return heads * delta_rule_flops(1, K, V, erases=False, decays=False)
+        return heads * delta_rule_flops(1, K, V, erasures=0, decays=False)

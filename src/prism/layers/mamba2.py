@@ -86,4 +86,4 @@ class Mamba2(Mixer):
 
     def state_flops(self, length: int) -> int:
         """Decay, one write and the read of each head."""
-        return self.config.heads * delta_rule_flops(1, self.config.state, self.V, erases=False)
+        return self.config.heads * delta_rule_flops(1, self.config.state, self.V, erasures=0)

@@ -82,5 +82,5 @@ class Pgdn(Memory):
 
     def state_flops(self, length: int) -> int:
         """The recurrence with two directions, and P's."""
-        energy = delta_rule_flops(1, 1, self.K, erases=False)
+        energy = delta_rule_flops(1, 1, self.K, erasures=0)
         return self.config.heads * (delta_rule_flops(2, self.K, self.V) + energy)

@@ -70,12 +70,14 @@ class Prism(Memory):
 
         v = heads("v", self.V)
         delta = corrections(config, v, u, part, self.gain_bias) if config.steps else v.unsqueeze(-2)
+        beta = heads("beta", config.writes).sigmoid()
         write = Write(
             q=unit(heads("q", self.K)),
             k=self._directions(part),
             v=delta.to(part["q"].dtype),  # under autocast the anchor and the gain's bias are float32
-            beta=heads("beta", config.writes).sigmoid(),
+            beta=beta,
             log_alpha=F.logsigmoid(wide(part["decay"]) + wide(self.decay_bias)),
+            erase=config.erase(beta),
         )
         return write, part["gate"]
 
@@ -88,8 +90,9 @@ class Prism(Memory):
         return repeat_last(unit(k), config.writes)
 
     def state_flops(self, length: int) -> int:
-        """Decay, erase, L writes and the read of each head."""
-        return self.config.heads * delta_rule_flops(self.config.writes, self.K, self.V)
+        """Decay, erasures, L writes and the read of each head."""
+        config = self.config
+        return config.heads * delta_rule_flops(config.writes, self.K, self.V, erasures=config.erasures)
 
 
 PrismOnBase.Config = PrismConfig  # the other reading of the same fields

@@ -55,8 +55,9 @@ class PrismOnBase(Memory):
         return super().state_shapes() if conv is None else (conv.state_shape(), *super().state_shapes())
 
     def state_flops(self, length: int) -> int:
-        """Decay, erase, L+1 writes and the read of each head."""
-        return self.config.heads * delta_rule_flops(self.config.writes, self.K, self.V)
+        """Decay, erasures, L+1 writes and the read of each head."""
+        config = self.config
+        return config.heads * delta_rule_flops(config.writes, self.K, self.V, erasures=config.erasures)
 
 
 class Solver(nn.Module):
@@ -93,8 +94,10 @@ class Solver(nn.Module):
             k = torch.cat([k, unit(free).to(dtype)], -2)
         delta = corrections(config, base.v, u, part, self.gain_bias)
         beta = (part["beta"].unflatten(-1, (H, config.steps)) + self.beta_bias).sigmoid()
+        beta = torch.cat([base.beta.unsqueeze(-1), beta.to(dtype)], -1)
         return base._replace(
             k=repeat_last(k, config.writes),
             v=torch.cat([base.v.unsqueeze(-2), delta.to(dtype)], -2),  # under autocast anchor and biases are float32
-            beta=torch.cat([base.beta.unsqueeze(-1), beta.to(dtype)], -1),
+            beta=beta,
+            erase=config.erase(beta),
         )

@@ -8,12 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.config import at_least, one_of
+from prism.errors import InputError
 from prism.layers.base.mixer import MixerConfig
 from prism.ops.solver import Nonlinearity, Residual, refine
 
 Keys = Literal["independent", "shared", "base"]
 Anchor = Literal["shortconv", "none"]
 Gain = Literal["learned", "none"]
+Forget = Literal["first", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,12 @@ class PrismFields(MixerConfig):
     keys: Keys = "independent"
     """One direction per step; or all steps share the first; or all reuse the erased key."""
     residual: Residual = "subtract"
-    """r¹ = v − u, less what each step wrote; or `none`: every step sees v."""
+    """r¹ = v − u, less what each step wrote; or `none`: every step sees v; or `state`: every step sees v, and what the
+    state holds of it already is subtracted exactly, by the erasure along the step's own direction (forget = all)."""
+    forget: Forget = "first"
+    """What is erased: along the first direction, as printed; or along each, just before it is written along (ours)."""
+    reflect: bool = False
+    """ε = 2β: an erasure that can turn a direction round, down to an eigenvalue of −1, which tracking a state needs."""
     nonlinearity: Nonlinearity = "gelu"
     """φ in δ = φ(p ⊙ r)."""
     gain: Gain = "learned"
@@ -54,12 +61,27 @@ class PrismFields(MixerConfig):
         for name, choices in (("keys", Keys), ("residual", Residual), ("nonlinearity", Nonlinearity)):
             one_of(name, getattr(self, name), choices)
         one_of("gain", self.gain, Gain)
+        one_of("forget", self.forget, Forget)
+        if self.residual == "state" and self.forget != "all":
+            raise InputError("residual 'state' leaves the subtraction to the erasure: it needs forget = 'all'")
         one_of("anchor", self.anchor, Anchor)
 
     @property
     def writes(self) -> int:
         """Rank-1 terms written per token."""
         return max(1, self.steps + self.base_write)
+
+    @property
+    def erasures(self) -> int:
+        """Directions erased along per token."""
+        return self.writes if self.forget == "all" else 1
+
+    def erase(self, beta: Float[Tensor, "*tokens H L"]) -> Tensor | None:
+        """ε from the strengths of the writes; None: β of the first direction, as the operator has it by itself."""
+        strength = 2 * beta if self.reflect else beta
+        if self.forget == "all":
+            return strength
+        return strength[..., 0] if self.reflect else None
 
     @property
     def free_keys(self) -> int:

@@ -49,6 +49,10 @@ class OneToken:
         weight = next(blocks[0].parameters())
         return (
             all(type(mixer) in (Prism, GatedDeltaNet) for mixer in mixers)
+            and not any(
+                isinstance(mixer, Prism) and (mixer.config.forget, mixer.config.reflect) != ("first", False)
+                for mixer in mixers
+            )
             and len(alike) == 1
             and weight.device.type == "cpu"
             and weight.dtype in (torch.float32, torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from prism.ops.cpu import fused
 
 Nonlinearity = Literal["gelu", "identity"]
-Residual = Literal["subtract", "none"]
+Residual = Literal["subtract", "none", "state"]
 
 
 def refine(
@@ -28,7 +28,7 @@ def refine(
         p: The gains, one vector per step; None for a gain of 1.
         steps: L.
         nonlinearity: φ.
-        residual: Whether each step goes on from what the one before left (`none`: all see the first residual).
+        residual: Whether each step goes on from what the one before left (`none`, `state`: all see the first residual).
     """
     if p is not None:
         if p.shape[-2] < steps:

@@ -1,4 +1,4 @@
-"""`prism probe`: the nine probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
+"""`prism probe`: probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
 
 from dataclasses import asdict, dataclass, field
 from os import cpu_count
@@ -13,7 +13,7 @@ from prism.errors import needs
 from prism.files import write_whole
 from prism.layers.spelling import spelled_mixers
 from prism.probes.report import show_table, write_curves
-from prism.probes.tasks.base import PROBES, Probe
+from prism.probes.tasks.base import PAPER_PROBES, PROBES, Probe
 from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, run_probe
 from prism.train.jobs import run_jobs
 
@@ -28,24 +28,37 @@ class ProbeSettings:
     """Width D of the logic and control tasks."""
     memory_dim: int = 32
     """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
+    tracking_dim: int = 64
+    """Width D of the tracking tasks."""
     layers: int = 2
     """Blocks."""
+    tracking_layers: int = 1
+    """Blocks of the tracking tasks: one, so that what is tracked is tracked by the recurrence."""
     heads: int = 2
     """Heads of every mixer."""
     ffn: int = 0
     """Hidden width of the SwiGLU in each block; 0: none, as the paper's numbers imply (docs/probing.md)."""
     length: int = 128
     """Tokens of a sequence."""
+    tracking_length: int = 32
+    """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
 
+    def probe(self, task: str) -> Probe:
+        """A task at its length."""
+        kind = PROBES[task]
+        return kind(length=self.tracking_length if kind.kind == "tracking" else self.length)
+
     def model(self, probe: Probe, mixer: str) -> ProbeModelConfig:
         """The model for a task."""
+        layers = self.tracking_layers if probe.kind == "tracking" else self.layers
         return ProbeModelConfig(
-            mixer=spelled_mixers(mixer, self.layers, heads=self.heads),
-            dim=self.memory_dim if probe.kind == "memory" else self.dim,
-            layers=self.layers,
+            mixer=spelled_mixers(mixer, layers, heads=self.heads),
+            dim={"memory": self.memory_dim, "tracking": self.tracking_dim}.get(probe.kind, self.dim),
+            layers=layers,
             ffn=self.ffn,
+            vocabulary=probe.vocabulary,
         )
 
 
@@ -71,7 +84,7 @@ class Job:
         """Trains; on `threads` of torch where given."""
         if threads is not None:
             torch.set_num_threads(threads)
-        s, probe = self.settings, PROBES[self.task](length=self.settings.length)
+        s, probe = self.settings, self.settings.probe(self.task)
         result, _ = run_probe(probe, s.model(probe, self.mixer), s.training, seed=self.seed)
         return result
 
@@ -97,12 +110,12 @@ def probe(
     processes: int = cpu_count() or 1,
     out: Path = Path("probing"),
 ) -> None:
-    """The nine probing tasks, for any mixers: accuracy as mean ± spread over seeds, steps to solve, learning curves.
+    """The probing tasks, for any mixers: accuracy as mean ± spread over seeds, steps to solve, learning curves.
 
     Runs that OUT already holds are not run again, so that the same command continues what was stopped.
 
     Args:
-        tasks: Names from `prism list`; none: all nine.
+        tasks: Names from `prism list`; none: the paper's nine.
         mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none; hybrids: prism,attention.
         seeds: Runs of each, with seeds 0, 1, …
         settings: Model and training, the same for all.
@@ -112,18 +125,18 @@ def probe(
     needs("matplotlib", extra="plots")  # before hours of training, not after
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)
-    for task in tasks or PROBES:
+    for task in tasks or PAPER_PROBES:
         for mixer in mixers:
-            settings.model(PROBES[task](length=settings.length), mixer).build()  # refuses what does not fit
+            settings.model(settings.probe(task), mixer).build()  # refuses what does not fit
     jobs = [
         Job(task=task, mixer=mixer, seed=seed, settings=settings)
         for seed in range(seeds)
-        for task in tasks or PROBES
+        for task in tasks or PAPER_PROBES
         for mixer in mixers
     ]
     results = run_jobs(jobs, out, processes)
     found = {(job.task, job.mixer, job.seed): result for job, result in results.items()}
     write_whole(out / "table.txt", show_table(found).encode())
-    growths = {job.task: settings.training.growths(PROBES[job.task](length=settings.length)) for job in jobs}
+    growths = {job.task: settings.training.growths(settings.probe(job.task)) for job in jobs}
     write_curves(out / "curves.png", found, growths)
     print(f"wrote {out}/table.txt and {out}/curves.png")

@@ -33,17 +33,19 @@ _COLUMNS = ("attention", "linear-attention", "mom", "prism")
 
 def paper_accuracy(task: str, mixer: str) -> float | None:
     """What the paper prints, if it does."""
-    return PAPER[task][_COLUMNS.index(mixer)] if mixer in _COLUMNS else None
+    return PAPER[task][_COLUMNS.index(mixer)] if task in PAPER and mixer in _COLUMNS else None
 
 
 def cell(task: str, mixer: str, runs: list[ProbeResult]) -> str:
-    """Accuracy as mean ± standard deviation, the paper's in brackets, median steps to solve."""
+    """Accuracy as mean ± standard deviation, the paper's in brackets; medians at other lengths, and of steps."""
     if not runs:
         return "–"
     accuracies = [run.accuracy for run in runs]
     text = f"{mean(accuracies):.3f}" + (f" ± {stdev(accuracies):.3f}" if len(runs) > 1 else "")
     paper = paper_accuracy(task, mixer)
     text += "" if paper is None else f" [{paper:.2f}]"
+    for length in runs[0].longer:
+        text += f"\n{median(run.longer[length] for run in runs):.3f} at {int(length):,} tokens"
     solved = [run.solved_at for run in runs if run.solved_at is not None]
     if not solved:
         return f"{text}\nnot solved"

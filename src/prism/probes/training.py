@@ -39,6 +39,8 @@ class ProbeModelConfig:
     """Blocks."""
     ffn: int = 0
     """Hidden width of the SwiGLU in each block. 0, none: with it every mixer has a nonlinearity that is not its own."""
+    vocabulary: int = VOCABULARY
+    """Different tokens, and labels."""
 
     def build(self) -> "ProbeModel":
         """A model, its weights drawn from torch's generator."""
@@ -50,16 +52,17 @@ class ProbeModel(nn.Module):
 
     def __init__(self, config: ProbeModelConfig):
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, config.dim)
+        self.embedding = nn.Embedding(config.vocabulary, config.dim)
         initialise(self.embedding)
         self.backbone = BackboneConfig(dim=config.dim, layers=config.layers, mixer=config.mixer, ffn=config.ffn).build()
-        self.head = nn.Linear(config.dim, VOCABULARY)
+        self.head = nn.Linear(config.dim, config.vocabulary)
         initialise(self.head)
 
-    def forward(self, tokens: Int[Tensor, "N T"]) -> Float[Tensor, "N classes"]:
-        """Only the last position answers."""
-        features, _ = self.backbone(self.embedding(tokens))
-        return self.head(features[:, -1])
+    def forward(self, tokens: Int[Tensor, "N T *fields"], *, everywhere: bool = False) -> Float[Tensor, "N *T classes"]:
+        """Only the last position answers, or all do; a token that is a set is the sum of its members."""
+        x = self.embedding(tokens)
+        features, _ = self.backbone(x if tokens.ndim == 2 else x.sum(-2))
+        return self.head(features if everywhere else features[:, -1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,8 @@ class ProbeResult:
     seconds: float
     parameters: int
     curve: list[Look]
+    longer: dict[str, float] = field(default_factory=dict)
+    """Accuracy at other lengths, by the number of tokens."""
 
     def to_json(self) -> dict[str, Any]:
         """A record of plain values."""
@@ -189,6 +194,13 @@ def run_probe(
         seconds=time.perf_counter() - began,
         parameters=sum(part.numel() for part in net.parameters()),
         curve=curve,
+        longer={
+            str(long.length): accuracy(
+                net, long.draw(max(1, training.tested // times), seed=seed, split="test", batch=1)
+            )
+            for times in probe.longer
+            for long in [replace(probe, length=times * probe.length)]
+        },
     )
     return result, net
 
@@ -207,7 +219,8 @@ def batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[
 def _update(
     net: ProbeModel, optimiser: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, lr: float, clip: float
 ) -> Float[Tensor, ""]:
-    loss = F.cross_entropy(net(tokens), labels)
+    logits = net(tokens, everywhere=labels.ndim == 2)
+    loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
     nn.utils.clip_grad_norm_(net.parameters(), clip)
@@ -230,5 +243,6 @@ def accuracy(net: nn.Module, examples: Examples) -> float:
     """The share of examples whose label has the highest logit."""
     right = 0
     for tokens, labels in zip(*(torch.from_numpy(part).split(256) for part in examples), strict=True):
-        right += int((net(tokens).argmax(-1) == labels).sum())
+        asked = labels if labels.ndim == 1 else labels[:, -1]
+        right += int((net(tokens).argmax(-1) == asked).sum())
     return right / len(examples.labels)

@@ -1,6 +1,7 @@
 """`delta_rule`: every backend against the definition, in values and in all gradients."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,39 +19,49 @@ sizes = st.integers(1, 9)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@given(B=st.integers(1, 3), T=st.integers(0, 150), H=st.integers(1, 3), L=st.integers(1, 8), K=sizes, V=sizes)
-def test_any_shape_equals_the_definition(backend: str, B: int, T: int, H: int, L: int, K: int, V: int) -> None:
-    case = draw(B, T, H, L, K, V)
+@given(
+    B=st.integers(1, 3),
+    T=st.integers(0, 150),
+    H=st.integers(1, 3),
+    L=st.integers(1, 8),
+    K=sizes,
+    V=sizes,
+    each=st.booleans(),
+)
+def test_any_shape_equals_the_definition(
+    backend: str, B: int, T: int, H: int, L: int, K: int, V: int, each: bool
+) -> None:
+    case = draw(B, T, H, L, K, V, each=each)
     assert_same(run(case, backend), run(case, "reference"), 1e-10, 1e-9)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("T", [0, 1, 63, 64, 65])
-@pytest.mark.parametrize("L", [1, 2])
-def test_lengths_around_a_chunk_equal_the_definition(backend: str, T: int, L: int) -> None:
-    case = draw(2, T, 2, L, 5, 7)
+@pytest.mark.parametrize(("L", "each"), [(1, False), (2, False), (2, True), (3, True)])
+def test_lengths_around_a_chunk_equal_the_definition(backend: str, T: int, L: int, each: bool) -> None:
+    case = draw(2, T, 2, L, 5, 7, each=each)
     assert_same(run(case, backend), run(case, "reference"), 1e-10, 1e-9)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@given(lengths=st.lists(st.integers(0, 90), min_size=1, max_size=6), L=st.integers(1, 3))
-def test_packed_sequences_equal_the_definition(backend: str, lengths: list[int], L: int) -> None:
+@given(lengths=st.lists(st.integers(0, 90), min_size=1, max_size=6), L=st.integers(1, 3), each=st.booleans())
+def test_packed_sequences_equal_the_definition(backend: str, lengths: list[int], L: int, each: bool) -> None:
     limits = torch.tensor([0, *lengths]).cumsum(0).tolist()
-    case = draw(1, limits[-1], 2, L, 4, 3, limits=limits)
+    case = draw(1, limits[-1], 2, L, 4, 3, limits=limits, each=each)
     assert_same(run(case, backend), run(case, "reference"), 1e-10, 1e-9)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("L", [1, 3])
-def test_extreme_gates_and_keys_equal_the_definition(backend: str, extreme: str, L: int) -> None:
-    case = EXTREMES[extreme](draw(2, 130, 2, L, 6, 5))
+@pytest.mark.parametrize(("L", "each"), [(1, False), (3, False), (3, True)])
+def test_extreme_gates_and_keys_equal_the_definition(backend: str, extreme: str, L: int, each: bool) -> None:
+    case = EXTREMES[extreme](draw(2, 130, 2, L, 6, 5, each=each))
     assert_same(run(case, backend), run(case, "reference"), 1e-10, 1e-9)
 
 
-@given(C=st.integers(1, 80), T=st.integers(1, 130), L=st.integers(1, 3), packed=st.booleans())
-def test_the_chunk_size_changes_nothing(C: int, T: int, L: int, packed: bool) -> None:
-    case = draw(1, T, 2, L, 4, 5, limits=[0, T // 3, T] if packed else None)
+@given(C=st.integers(1, 80), T=st.integers(1, 130), L=st.integers(1, 3), packed=st.booleans(), each=st.booleans())
+def test_the_chunk_size_changes_nothing(C: int, T: int, L: int, packed: bool, each: bool) -> None:
+    case = draw(1, T, 2, L, 4, 5, limits=[0, T // 3, T] if packed else None, each=each)
     x = operands(
         case.q,
         case.k,
@@ -68,9 +79,9 @@ def test_the_chunk_size_changes_nothing(C: int, T: int, L: int, packed: bool) ->
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
-@given(T=st.integers(1, 140), cut=st.integers(0, 140), L=st.integers(1, 3))
-def test_splitting_a_sequence_anywhere_changes_nothing(backend: str, T: int, cut: int, L: int) -> None:
-    c, cut = draw(2, T, 2, L, 4, 5), min(cut, T)
+@given(T=st.integers(1, 140), cut=st.integers(0, 140), L=st.integers(1, 3), each=st.booleans())
+def test_splitting_a_sequence_anywhere_changes_nothing(backend: str, T: int, cut: int, L: int, each: bool) -> None:
+    c, cut = draw(2, T, 2, L, 4, 5, each=each), min(cut, T)
     tokens = (c.q, c.k, c.v, c.beta, c.log_alpha, c.erase)
     state, pieces = c.initial_state, []
     for part in (slice(0, cut), slice(cut, T)):
@@ -86,8 +97,11 @@ def test_splitting_a_sequence_anywhere_changes_nothing(backend: str, T: int, cut
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("extreme", ["as drawn", *EXTREMES])
-def test_float32_stays_near_float64_over_4096_tokens(backend: str, extreme: str) -> None:
-    case = draw(1, 4096, 2, 2, 32, 32)
+@pytest.mark.parametrize("each", [False, True])
+def test_float32_stays_near_float64_over_4096_tokens(backend: str, extreme: str, each: bool) -> None:
+    case = draw(1, 4096, 2, 2, 32, 32, each=each)
+    if each and extreme == "as drawn":  # ε up to 2 on any two directions may grow without bound: within 1 it cannot
+        case = replace(case, erase=case.erase / 2)
     case = case if extreme == "as drawn" else EXTREMES[extreme](case)
     case = case.to(torch.float32)  # both see the operands as float32 has them
     exact, got = run(case.to(torch.float64), "chunk"), run(case, backend)
@@ -126,14 +140,35 @@ def test_optional_arguments_have_the_meaning_that_is_documented(backend: str) ->
     torch.testing.assert_close(plain, spelt, rtol=0, atol=1e-12)
 
 
-def test_one_step_equals_a_sequence_of_one_token() -> None:
-    c = draw(3, 1, 2, 2, 4, 5)
+@pytest.mark.parametrize("each", [False, True])
+def test_one_step_equals_a_sequence_of_one_token(each: bool) -> None:
+    c = draw(3, 1, 2, 2, 4, 5, each=each)
     o, S = delta_rule_step(
         c.q[:, 0], c.k[:, 0], c.v[:, 0], c.beta[:, 0], c.log_alpha[:, 0], erase=c.erase[:, 0],
         scale=c.scale, state=c.initial_state,
     )  # fmt: skip
     want = run(c, "reference")
     assert_same({"o": o.unsqueeze(1), "final_state": S}, {k: want[k] for k in ("o", "final_state")}, 1e-12, 0)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
+def test_erasing_along_each_direction_is_the_rank_one_rule_over_l_times_the_tokens(backend: str) -> None:
+    """DeltaProduct's reading: each direction a token of its own, which only the first of them decays."""
+    c, L = draw(2, 40, 2, 3, 4, 5, each=True), 3
+    got, _ = delta_rule(c.q, c.k, c.v, c.beta, c.log_alpha, erase=c.erase, backend=backend)
+    decay = torch.stack([c.log_alpha, *[torch.zeros_like(c.log_alpha)] * (L - 1)], 2).flatten(1, 2)
+    k, v = (x.transpose(2, 3).flatten(1, 2) for x in (c.k, c.v))
+    beta, erase = (x.transpose(2, 3).flatten(1, 2) for x in (c.beta, c.erase))
+    want, _ = delta_rule(c.q.repeat_interleave(L, 1), k, v, beta, decay, erase=erase, backend="reference")
+    torch.testing.assert_close(got, want[:, L - 1 :: L], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
+def test_no_erasure_along_later_directions_is_the_erasure_along_the_first(backend: str) -> None:
+    c = draw(2, 70, 2, 3, 4, 5)
+    alone = torch.cat([c.erase[..., None], c.beta.new_zeros(2, 70, 2, 2)], -1)
+    got, want = (run(case, backend)["o"] for case in (replace(c, erase=alone), c))
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -168,6 +203,7 @@ BAD = [
     (lambda f: f(c.q, c.k, c.v, c.beta[..., 0]), ValueError, ["beta", "[2, 6, 3]"]),
     (lambda f: f(*args, c.log_alpha[..., :1]), ValueError, ["log_alpha", "[2, 6, 1]"]),
     (lambda f: f(*args, erase=c.erase[:1]), ValueError, ["erase", "[1, 6, 3]"]),
+    (lambda f: f(*args, erase=c.beta[..., :1]), ValueError, ["erase", "L=2", "[2, 6, 3, 1]"]),
     (lambda f: f(c.q, c.k.float(), c.v, c.beta), ValueError, ["k ", "float32", "float64"]),
     (lambda f: f(c.q, c.k, c.v.to("meta"), c.beta), ValueError, ["v ", "meta", "cpu"]),
     (lambda f: f(*args, -c.log_alpha), ValueError, ["log_alpha", "positive"]),

@@ -17,7 +17,7 @@ class Operands(NamedTuple):
     v: Tensor  # [B, T, H, L, V], the δ of the paper
     beta: Tensor  # [B, T, H, L]
     log_alpha: Tensor  # [B, T, H]
-    erase: Tensor  # [B, T, H]
+    erase: Tensor  # [B, T, H], along the first direction; or [B, T, H, L], along each
     S0: Tensor  # [N, H, V, K]
     scale: float
     bounds: tuple[int, ...] | None  # where packed sequences begin and end; None: one sequence a batch row
@@ -80,10 +80,14 @@ def operands(
     dtype = compute_dtype(q.dtype)
     for name, value in (("k", k), ("v", v), ("beta", beta)):
         check_dtype(name, value, (q.dtype,), q)
+    each = isinstance(erase, Tensor) and erase.ndim == 4
     for name, gate in (("log_alpha", log_alpha), ("erase", erase)):
         if gate is not None:
-            check_tensor(name, gate, (B, T, H), "B T H", q)
+            axes = (B, T, H, L) if each and name == "erase" else (B, T, H)
+            check_tensor(name, gate, axes, "B T H L"[: 2 * len(axes) - 1], q)
             check_dtype(name, gate, (q.dtype, dtype), q)
+    if erase is not None and each and L == 1:
+        erase = erase.squeeze(-1)  # the same thing
     if log_alpha is not None:
         check_decay(log_alpha)
     bounds = read_bounds(cu_seqlens, B, T)

@@ -18,6 +18,7 @@ _MODULES = {
     "cpu": "prism.ops.cpu.delta.backend",
     "triton": "prism.ops.triton.delta.backend",
 }
+_WITHOUT_TRITON = {name: _MODULES[name] for name in ("chunk", "cpu")}
 
 
 def delta_rule(
@@ -27,7 +28,7 @@ def delta_rule(
     beta: Float[Tensor, "B T H *L"],
     log_alpha: Float[Tensor, "B T H"] | None = None,
     *,
-    erase: Float[Tensor, "B T H"] | None = None,
+    erase: Float[Tensor, "B T H *each"] | None = None,
     scale: float | None = None,
     initial_state: Float[Tensor, "N H V K"] | None = None,
     output_final_state: bool = False,
@@ -36,13 +37,17 @@ def delta_rule(
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"] | None]:
     """Decay, erase along the first key, write L rank-1 terms, read; the whole sequence at once.
 
+    With a strength for each direction (`erase` [B, T, H, L]) the state is erased along each of them in turn, just
+    before it is written along: S ← α S, then S ← S (I − ε^l k^l k^lᵀ) + β^l δ^l k^lᵀ for l = 1 … L.
+
     Args:
         q: Queries.
         k: Directions, L per token; the first is also the one erased along. Without the L axis, L = 1.
         v: What is written along each direction (the paper's δ).
         beta: The strength of each write.
         log_alpha: Logarithm of the decay, at most 0; None for no decay.
-        erase: Strength ε of the erasure; None for `beta` of the first direction, zeros for no erasure.
+        erase: Strength ε of the erasure along the first direction, or of each direction's own with an L axis; None
+            for `beta` of the first direction, zeros for no erasure.
         scale: Factor on the output; None for 1.
         initial_state: The state before the first token; None for zeros.
         output_final_state: Whether to return the state after the last token.
@@ -54,7 +59,9 @@ def delta_rule(
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
     with own_precision(q) as autocast:
-        chosen = choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), _MODULES)
+        each = isinstance(erase, Tensor) and erase.ndim == 4
+        able = _WITHOUT_TRITON if each and backend == "auto" else _MODULES  # its kernels erase along one direction
+        chosen = choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), able)
         x = operands(
             q,
             k,
@@ -88,12 +95,17 @@ def one_token(
     v: Float[Tensor, "N H L V"],
     beta: Float[Tensor, "N H L"],
     log_alpha: Float[Tensor, "N H"],
-    erase: Float[Tensor, "N H"],
+    erase: Float[Tensor, "N H *each"],
     S: Float[Tensor, "N H V K"],
     scale: float,
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
-    """One step of the recurrence as the paper writes it (Eq. prism_update)."""
+    """One step of the recurrence as the paper writes it (Eq. prism_update), or with an erasure for each direction."""
     S = log_alpha.exp()[..., None, None] * S
+    if erase.ndim == 3:
+        for l in range(k.shape[2]):
+            found = torch.einsum("nhvk,nhk->nhv", S, k[:, :, l])
+            S = S + (beta[..., l, None] * v[:, :, l] - erase[..., l, None] * found)[..., None] * k[:, :, l, None]
+        return scale * torch.einsum("nhvk,nhk->nhv", S, q), S
     k1 = k[:, :, 0]
     S = S - erase[..., None, None] * torch.einsum("nhvk,nhk,nhj->nhvj", S, k1, k1)  # forget
     S = S + torch.einsum("nhl,nhlv,nhlk->nhvk", beta, v, k)  # write B_t
@@ -116,7 +128,7 @@ def delta_rule_step(
     beta: Float[Tensor, "N H *L"],
     log_alpha: Float[Tensor, "N H"] | None = None,
     *,
-    erase: Float[Tensor, "N H"] | None = None,
+    erase: Float[Tensor, "N H *each"] | None = None,
     scale: float | None = None,
     state: Float[Tensor, "N H V K"] | None = None,
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
@@ -132,6 +144,6 @@ def delta_rule_step(
     return o.to(q.dtype), S
 
 
-def delta_rule_flops(L: int, K: int, V: int, *, erases: bool = True, decays: bool = True) -> int:
+def delta_rule_flops(L: int, K: int, V: int, *, erasures: int = 1, decays: bool = True) -> int:
     """Floating-point operations per token and head: 2 for each multiply-add, as the definition does them."""
-    return K * V * (2 + 2 * L + 4 * erases + decays)
+    return K * V * (2 + 2 * L + 4 * erasures + decays)

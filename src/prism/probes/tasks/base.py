@@ -1,4 +1,6 @@
-"""The nine probing tasks, each a pure function of a seed: sequences of tokens, one label each, asked at the last token.
+"""Probing tasks, each a pure function of a seed: sequences of tokens, one label each, asked at the last token.
+
+The paper's nine come first in `PROBES`; the others are ours (`tracking.py`, `writing.py`).
 
 The vocabulary of 64 is split: data (operands, keys, values, labels), control (contexts, gates, selectors, the signs
 that ask) and noise (whatever stands between). In the drawings, `.` is noise and `→` points at the label.
@@ -24,16 +26,16 @@ NAMES, VALUES = DATA[:16], DATA[16:]
 WINDOW = 5
 """The anchor's window: the operands of a logic task lie inside it, seen from the last token."""
 
-Kind = Literal["memory", "logic", "control"]
+Kind = Literal["memory", "logic", "control", "tracking"]
 Split = Literal["train", "test"]
 Ints = NDArray[np.int64]
 
 
 class Examples(NamedTuple):
-    """One sequence a row, and its label."""
+    """One sequence per row, and its label."""
 
-    tokens: Ints  # [examples, length]
-    labels: Ints  # [examples]
+    tokens: Ints  # [examples, length], or [examples, length, fields] where a token is a set
+    labels: Ints  # [examples], or [examples, length] where every token is asked about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,10 @@ class Probe(ABC):
 
     kind: ClassVar[Kind]
     """What it asks of a model."""
+    everywhere: ClassVar[bool] = False
+    """Whether every token has a label, not the last alone; the accuracy is that at the last in any case."""
+    longer: ClassVar[tuple[int, ...]] = ()
+    """Multiples of the length at which it is tested as well."""
 
     def __post_init__(self) -> None:
         at_least("length", self.length, self.shortest)
@@ -59,6 +65,16 @@ class Probe(ABC):
     def chance(self) -> float:
         """What the best constant answer gets."""
 
+    @property
+    def vocabulary(self) -> int:
+        """Different tokens, and labels, that there can be."""
+        return VOCABULARY
+
+    @property
+    def fields(self) -> int:
+        """Members of a token, where it is a set."""
+        return 1
+
     @abstractmethod
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         """Writes the task over the noise; returns the labels."""
@@ -68,7 +84,8 @@ class Probe(ABC):
         at_least("count", count, 1)
         one_of("split", split, Split)
         rng = np.random.default_rng((("train", "test").index(split), seed, batch))
-        tokens = rng.integers(NOISE.start, NOISE.stop, (count, self.length))
+        shape = (count, self.length) if self.fields == 1 else (count, self.length, self.fields)
+        tokens = rng.integers(NOISE.start, NOISE.stop, shape)
         return Examples(tokens, self.fill(tokens, rng))
 
 
@@ -84,8 +101,18 @@ PROBES: Registry[type[Probe]] = Registry(
         "palindrome": "prism.probes.tasks.logic:Palindrome",
         "mux": "prism.probes.tasks.logic:Mux",
         "silence-gate": "prism.probes.tasks.memory:SilenceGate",
+        "running-parity": "prism.probes.tasks.tracking:RunningParity",
+        "modular-counting": "prism.probes.tasks.tracking:ModularCounting",
+        "s3": "prism.probes.tasks.tracking:WordsS3",
+        "s4": "prism.probes.tasks.tracking:WordsS4",
+        "a5": "prism.probes.tasks.tracking:WordsA5",
+        "s5": "prism.probes.tasks.tracking:WordsS5",
+        "last-write": "prism.probes.tasks.writing:LastWrite",
+        "multi-value-recall": "prism.probes.tasks.writing:MultiValueRecall",
     },
 )
+PAPER_PROBES = tuple(PROBES)[:9]
+"""The paper's; the others are ours."""
 
 
 def at_most(name: str, value: int, most: int, what: str) -> None:

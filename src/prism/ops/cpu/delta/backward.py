@@ -17,28 +17,29 @@ would leave rounding errors in the place of the small gradient of a strong decay
 from collections import namedtuple
 
 from prism.ops.cpu.compiling import inner, inner_sum, kernel
-from prism.ops.cpu.delta.chunk import DECAY, END, EPS, advance, load, prepare, write
+from prism.ops.cpu.delta.chunk import DECAY, END, advance, decay_row, load, prepare, strides, write
 from prism.ops.cpu.shared import KEEP, C, copy_state, copy_state_t, dot
 from prism.ops.cpu.tile import add_product_t, add_transpose, set_product, set_transpose
 
 Grads = namedtuple("Grads", "q k v beta log_alpha erase")  # [T, H, …]
-Scratch = namedtuple("Scratch", "dS D Dt Yt dY M dX DS YdS rows flow")
+Scratch = namedtuple("Scratch", "dS D Dt Yt dY M dX DS YdS rows flow wide")
 
 
-def scratch_shapes(L: int, K: int, V: int) -> Scratch:
+def scratch_shapes(G: int, L: int, K: int, V: int) -> Scratch:
     """The shapes of the backward's own arrays for one chunk, K and V padded."""
     return Scratch(
         dS=(K, V),
-        D=(2 * C, V),  # dO, G
-        Dt=(V, 2 * C),
+        D=((1 + G) * C, V),  # dO, G
+        Dt=(V, (1 + G) * C),
         Yt=(V, L * C),
         dY=(L * C, V),  # then dW
-        M=(2 * C, L * C),
+        M=((1 + G) * C, L * C),
         dX=((1 + L) * C, K),  # dQ, dK_1, …, dK_L
-        DS=(K, 2 * C),  # ([dO; G] S)ᵀ
+        DS=(K, (1 + G) * C),  # ([dO; G] S)ᵀ
         YdS=(K, L * C),  # (Y dS)ᵀ
-        rows=((2 + L) * C,),  # e^g, ε e^g, then e^{g_C − g} for each step
+        rows=((1 + G + L) * C,),  # e^g, ε e^g, then e^{g_C − g} for each step
         flow=(C + 1, C),  # F; the last row is what flows to the state after the chunk
+        wide=(L * C,),  # a row of F before its directions are summed
     )
 
 
@@ -63,39 +64,69 @@ def _load_grad(D, do, first, count, h, scale):  # type: ignore[no-untyped-def]
 @inner
 def _writes_back(x, part, y):  # type: ignore[no-untyped-def]
     """dW of all steps, and G."""
-    KK, gates, Y, dY, M = x.PK[part, C:], x.gates[part], x.Y[part], y.dY, y.M
+    KK, eps, Y, dY, M, E = x.PK[part, C:], x.eps[part], x.Y[part], y.dY, y.M, x.eps.shape[1]
     dO, G = y.D[:C], y.D[C:]
+    by_step, by_token = strides(E // C, M.shape[1] // C)
     set_product(dY, x.K_end[part], y.dS)
     for j in range(C):
         y.flow[C, j] = 0
-        for row in range(j, dY.shape[0], C):
+        for l in range(M.shape[1] // C):
+            row = l * by_step + j * by_token
             y.flow[C, j] += dot(Y, row, dY, row)
     add_product_t(dY, x.PK[part, :C], dO, 0, 1)
-    for i in range(C):
+    for i in range(E):
         for j in range(M.shape[1]):
-            M[i, j] = gates[EPS, i] * KK[i, j]
-    for i in range(C - 1, -1, -1):  # rows j > i of dY are those of dR by now
-        for n in range(G.shape[1]):
-            G[i, n] = -dY[i, n]
-        for j in range(i + 1, C):
-            a = M[j, i]
+            M[i, j] = eps[i] * KK[i, j]
+    for first in range(E - C, -1, -C):
+        for i in range(first + C - 1, first - 1, -1):  # rows j > i of dY are those of dR by now
             for n in range(G.shape[1]):
-                G[i, n] += a * dY[j, n]
-        for n in range(G.shape[1]):
-            dY[i, n] = -G[i, n]
-    if M.shape[1] > C:
-        add_product_t(dY[C:], M[:C], G, C, 1)
+                G[i, n] = -dY[i, n]
+            for j in range(i + 1, first + C):
+                a = M[j, i]
+                for n in range(G.shape[1]):
+                    G[i, n] += a * dY[j, n]
+            for n in range(G.shape[1]):
+                dY[i, n] = -G[i, n]
+        if first > 0:
+            add_product_t(dY[:first], M[first : first + C], G[first : first + C], 0, 1)
+    if M.shape[1] > E:
+        add_product_t(dY[E:], M[:E], G, E, 1)
 
 
 @inner
 def _keys_back(x, part, y, S):  # type: ignore[no-untyped-def]
     """dQ and dK of all steps."""
-    X, PK, gamma, gates, M, rows = x.X[part], x.PK[part], x.gamma[part], x.gates[part], y.M, y.rows
+    X, gates, eps, M, rows, E = x.X[part], x.gates[part], x.eps[part], y.M, y.rows, x.eps.shape[1]
     set_transpose(y.Yt, x.Y[part])
     set_transpose(y.Dt, y.D)
     set_product(M, y.D, y.Yt)
+    G, L = E // C, M.shape[1] // C
+    if G > 1:
+        _pairs_back_each(x.PK[part], x.gamma[part], eps, y)
+    else:
+        _pairs_back(x.PK[part], x.gamma[part], eps, y)
+    by_token = strides(G, L)[1]
     for i in range(C):
-        eps = gates[EPS, i]
+        rows[i] = gates[DECAY, i]
+    for i in range(E):
+        rows[C + i] = eps[i] * gates[DECAY, i // G]
+    for i in range(M.shape[1]):
+        rows[C + E + i] = gates[END, i // by_token % C]
+    set_product(y.dX[: C + E], M, X[C:])
+    y.dX[C + E :] = 0
+    add_product_t(y.dX[C:], M, X[: C + E], 0, 1)
+    set_product(y.DS, S, y.Dt)
+    set_product(y.YdS, y.dS, y.Yt)
+    add_transpose(y.dX[: C + E], y.DS, rows)
+    add_transpose(y.dX[C:], y.YdS, rows[C + E :])
+
+
+@inner
+def _pairs_back(PK, gamma, gates_eps, y):  # type: ignore[no-untyped-def]
+    """M, and F of earlier tokens; only the first direction erases."""
+    M = y.M
+    for i in range(C):
+        eps = gates_eps[i]
         y.flow[i] = 0
         for l in range(0, M.shape[1], C):
             for j in range(C):
@@ -103,36 +134,51 @@ def _keys_back(x, part, y, S):  # type: ignore[no-untyped-def]
                 y.flow[i, j] += flow if j < i else 0
                 M[i, l + j] = M[i, l + j] * gamma[i, j] if j <= i else 0
                 M[C + i, l + j] = M[C + i, l + j] * (eps * gamma[i, j]) if j < i else 0
-        rows[i], rows[C + i] = gates[DECAY, i], eps * gates[DECAY, i]
-    for i in range(M.shape[1]):
-        rows[2 * C + i] = gates[END, i % C]
-    set_product(y.dX[: 2 * C], M, X[C:])
-    y.dX[2 * C :] = 0
-    add_product_t(y.dX[C:], M, X[: 2 * C], 0, 1)
-    set_product(y.DS, S, y.Dt)
-    set_product(y.YdS, y.dS, y.Yt)
-    add_transpose(y.dX[: 2 * C], y.DS, rows)
-    add_transpose(y.dX[C:], y.YdS, rows[2 * C :])
+
+
+@inner
+def _pairs_back_each(PK, gamma, eps, y):  # type: ignore[no-untyped-def]
+    """M, and F of earlier tokens; every direction erases, and columns come token by token."""
+    M, wide = y.M, y.wide
+    L = M.shape[1] // C
+    for i in range(C):
+        for column in range(M.shape[1]):
+            wide[column] = M[i, column] * PK[i, column]
+        decay_row(M[i], gamma[i], L, (i + 1) * L)
+        for row in range(i * L, (i + 1) * L):
+            for column in range(M.shape[1]):
+                wide[column] += eps[row] * M[C + row, column] * PK[C + row, column]
+                M[C + row, column] *= eps[row]
+            decay_row(M[C + row], gamma[i], L, row)
+        for j in range(C):
+            y.flow[i, j] = 0
+            if j < i:
+                for column in range(j * L, (j + 1) * L):
+                    y.flow[i, j] += wide[column]
 
 
 @inner
 def _state_back(x, part, y):  # type: ignore[no-untyped-def]
     """dS before the chunk."""
-    Xg, gates = x.Xg[part], x.gates[part]
-    for i in range(C):
+    Xg, gates, eps = x.Xg[part], x.gates[part], x.eps[part]
+    for i in range(eps.shape[0]):
         for j in range(Xg.shape[1]):
-            Xg[C + i, j] *= gates[EPS, i]
+            Xg[C + i, j] *= eps[i]
     add_product_t(y.dS, Xg, y.D, 0, gates[DECAY, C - 1])
 
 
 @inner
 def _decays_back(x, part, y, dlog_alpha, first, count, h):  # type: ignore[no-untyped-def]
     """d log α; dS is still that after the chunk."""
-    Z, D, gates, flow = x.Z[part], y.D, x.gates[part], y.flow
+    Z, D, gates, eps, flow = x.Z[part], y.D, x.gates[part], x.eps[part], y.flow
+    G = eps.shape[0] // C
     past = flow[C]  # for each token, what flows from it to t and beyond
     state = gates[DECAY, C - 1] * _inner(x.S[part], y.dS)  # the same for the state before the chunk
     for t in range(C - 1, -1, -1):
-        state += dot(Z, t, D, t) + gates[EPS, t] * dot(Z, C + t, D, C + t)
+        read = dot(Z, t, D, t)
+        for row in range(C + t * G, C + (t + 1) * G):
+            read += eps[row - C] * dot(Z, row, D, row)
+        state += read
         total = state
         for j in range(C):
             past[j] += flow[t, j]
@@ -145,14 +191,17 @@ def _decays_back(x, part, y, dlog_alpha, first, count, h):  # type: ignore[no-un
 def _store(x, part, y, tokens, grads, first, count, h):  # type: ignore[no-untyped-def]
     """The chunk's gradients to where the caller wants them."""
     Z, dX, dY = x.Z[part], y.dX, y.dY
-    L, K, V = tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
+    G, L, K, V = tokens.erase.shape[2], tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
+    by_step, by_token = strides(G, L)
     for c in range(count):
         t = first + c
-        grads.erase[t, h] = dot(Z, 2 * C + c, y.D, C + c)
+        for l in range(G):
+            row = C + c * G + l
+            grads.erase[t, h, l] = dot(Z, G * C + row, y.D, row)
         for i in range(K):
             grads.q[t, h, i] = dX[c, i]
         for l in range(L):
-            row, beta = l * C + c, tokens.beta[t, h, l]
+            row, beta = l * by_step + c * by_token, tokens.beta[t, h, l]
             grads.beta[t, h, l] = dot(tokens.v[t, h], l, dY, row)
             for i in range(K):
                 grads.k[t, h, l, i] = dX[C + row, i]

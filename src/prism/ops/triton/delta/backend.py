@@ -14,6 +14,8 @@ from prism.ops.triton.device import check_device
 def forward(x: Operands) -> tuple[Tensor, Tensor]:
     """The outputs and the final states."""
     check_device(x.q)
+    if x.erase.ndim == 4:
+        raise ValueError("backend 'triton' erases along the first direction only: use 'chunk' for erase [B, T, H, L]")
     *tensors, scale, bounds = x
     limits = None if bounds is None else torch.tensor(bounds, device=x.q.device)
     trained = torch.is_grad_enabled() and any(y.requires_grad for y in tensors)
