@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.train.config import TrainConfig
+from prism.train.rows import RowAdamW
 
 
 def decays(model: nn.Module) -> set[str]:
@@ -19,8 +20,8 @@ def decays(model: nn.Module) -> set[str]:
     }
 
 
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW over the model's weights in two groups."""
+def make_optimiser(model: nn.Module, config: TrainConfig) -> RowAdamW:
+    """AdamW over the model's weights in two groups; a sparse gradient moves the rows that it names."""
     chosen = decays(model)
     weights = list(model.named_parameters())
     groups = [
@@ -28,17 +29,27 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         {"params": [w for name, w in weights if name not in chosen], "weight_decay": 0.0},
     ]
     fused = weights[0][1].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), fused=fused)
+    return RowAdamW(groups, lr=config.lr, betas=(0.9, config.beta2), fused=fused)
 
 
 def scale_gradients(weights: Iterable[nn.Parameter], scale: float, longest: float) -> float:
     """Multiplies gradients by `scale`, shortens them to `longest` if longer, and returns their length before that."""
-    gradients = [w.grad for w in weights if w.grad is not None]
+    gradients = [_values(w) for w in weights if w.grad is not None]
     norm = scale * float(torch.nn.utils.get_total_norm(gradients))
     if norm > longest:
         scale *= longest / norm
     torch._foreach_mul_(gradients, scale)
     return norm
+
+
+def _values(weight: nn.Parameter) -> Tensor:
+    """The numbers of a gradient; a sparse one is made to have each row once."""
+    grad = weight.grad
+    assert grad is not None
+    if not grad.is_sparse:
+        return grad
+    weight.grad = grad.coalesce()
+    return weight.grad._values()
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import RecommenderConfig, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.objectives import ObjectiveConfig, objective, sampled_softmax_loss
+from prism.recommend.training.objectives import ObjectiveConfig, objective
 from prism.recommend.training.task import BatchConfig, RecommendationTask
 
 
@@ -121,18 +121,9 @@ def test_evaluation_leaves_training_mode_and_the_generator_alone(log: Log) -> No
     assert metrics["ndcg@10"] == wanted["ndcg@10"]
 
 
-def test_sampled_softmax_with_many_draws_approaches_the_exact_loss() -> None:
-    x, table = torch.randn(50, 8, dtype=torch.float64), torch.randn(20, 8, dtype=torch.float64)
-    targets, popularity = torch.randint(20, (50,)), torch.rand(20, dtype=torch.float64)
-    popularity /= popularity.sum()
-    exact = torch.nn.functional.cross_entropy(x @ table.T, targets, reduction="sum")
-    sampled = sampled_softmax_loss(x, table, None, targets, popularity, 200_000)
-    torch.testing.assert_close(sampled, exact, rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("loss", ["softmax", "sampled", "bce"])
+@pytest.mark.parametrize("loss", ["softmax", "bce"])
 def test_every_loss_falls_when_the_target_scores_higher(loss: str) -> None:
     table, targets = torch.eye(6), torch.arange(6)
     config = ObjectiveConfig(loss=loss, negatives=4)
-    values = [objective(config, size * table, table, None, targets, torch.full((6,), 1 / 6)) for size in (0.0, 3.0)]
+    values = [objective(config, size * table, table, None, targets) for size in (0.0, 3.0)]
     assert values[1] < values[0]

@@ -94,11 +94,16 @@ class RecommenderModel(nn.Module):
         return self._rows()[: self.items]
 
     def forward(
-        self, events: Events, cu_seqlens: Int[Tensor, " limits"]
+        self, events: Events, cu_seqlens: Int[Tensor, " limits"], used: Int[Tensor, " U"] | None = None
     ) -> tuple[Float[Tensor, "T D"], Float[Tensor, "I D"], Float[Tensor, " I"] | None]:
-        """What a loss needs: features of every token, the item table and bias."""
-        rows = self._rows()
-        return self._encode(rows, events, cu_seqlens, None)[0], rows[: self.items], self.bias
+        """What a loss needs: features of every token, the item table and bias.
+
+        With `used`, the codes of some items and last the start token's, there are no others: the events have codes
+        among these, and so have the table and bias. The table's gradient is then sparse.
+        """
+        rows = self._rows(used)
+        bias = self.bias if used is None or self.bias is None else self.bias[used[:-1]]
+        return self._encode(rows, events, cu_seqlens, None)[0], rows[:-1], bias
 
     def encode(
         self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
@@ -119,10 +124,16 @@ class RecommenderModel(nn.Module):
     def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         return x if self.projection is None else self.projection(x)
 
-    def _rows(self) -> Float[Tensor, "I_and_start D"]:
-        """The rows of all items, and the start token's."""
+    def _rows(self, used: Int[Tensor, " U"] | None = None) -> Float[Tensor, "I_and_start D"]:
+        """The rows of all items, or of those used, and the start token's."""
         weight = self.embedding.weight
-        return weight if self.features is None else weight + F.pad(self.features(), (0, 0, 0, 1))
+        shared = None if self.features is None else F.pad(self.features(), (0, 0, 0, 1))
+        if used is not None:
+            # processes exchange dense gradients only
+            alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+            weight = F.embedding(used, weight, sparse=alone)
+            shared = None if shared is None else F.embedding(used, shared)
+        return weight if shared is None else weight + shared
 
     def _encode(
         self, rows: Tensor, events: Events, cu_seqlens: Tensor, state: ModelState | None

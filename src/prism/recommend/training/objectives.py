@@ -1,4 +1,4 @@
-"""Losses over a catalogue: exact softmax, sampled softmax with the logQ correction, binary cross-entropy."""
+"""Losses over a catalogue: exact softmax and binary cross-entropy; the sampled softmax is in `negatives.py`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from prism.config import at_least, one_of
+from prism.errors import InputError
 from prism.ops.softmax_loss import softmax_loss
 
 Loss = Literal["softmax", "sampled", "bce"]
@@ -19,13 +20,24 @@ class ObjectiveConfig:
     """What is minimised."""
 
     loss: Loss = "softmax"
-    """Exact softmax over all items; `sampled`: over the target and drawn items; `bce`: target against drawn ones."""
+    """Exact softmax over all items; `sampled`: over the target and drawn items, for large catalogues: a step then costs
+    the same whatever their number; `bce`: target against drawn ones."""
     negatives: int = 256
     """Items drawn: shared by a batch (sampled), or for each event (bce; the paper draws 1)."""
+    uniform: float = 0.5
+    """Share of the drawn items that are drawn uniformly (sampled); the others by popularity."""
+    shared: int = 256
+    """Targets of the batch that stand as drawn items for the other sequences in it (sampled)."""
 
     def __post_init__(self) -> None:
         one_of("loss", self.loss, Loss)
         at_least("negatives", self.negatives, 1)
+        at_least("shared", self.shared, 0)
+        if not 0 < self.uniform <= 1 or not round(self.negatives * self.uniform):
+            raise InputError(
+                f"uniform must be in (0, 1] and leave a draw, got {self.uniform!r} of {self.negatives}: "
+                "what is never drawn is never pushed down"
+            )
 
 
 def objective(
@@ -34,39 +46,13 @@ def objective(
     table: Float[Tensor, "I D"],
     bias: Float[Tensor, " I"] | None,
     targets: Int[Tensor, " N"],
-    popularity: Float[Tensor, " I"],
 ) -> Float[Tensor, ""]:
-    """The sum of the configured loss over tokens; `popularity` is the items' share of training events."""
+    """The sum over tokens of the exact softmax or of the binary cross-entropy."""
     if config.loss == "softmax":
         return softmax_loss(x, table, targets, bias=bias)
-    if config.loss == "sampled":
-        return sampled_softmax_loss(x, table, bias, targets, popularity, config.negatives)
     drawn = torch.randint(len(table), (len(targets), config.negatives), device=x.device)
     positive, negative = _scores(x, table, bias, targets[:, None]), _scores(x, table, bias, drawn)
     return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.negatives)
-
-
-def sampled_softmax_loss(
-    x: Float[Tensor, "N D"],
-    table: Float[Tensor, "I D"],
-    bias: Float[Tensor, " I"] | None,
-    targets: Int[Tensor, " N"],
-    popularity: Float[Tensor, " I"],
-    negatives: int,
-) -> Float[Tensor, ""]:
-    """Softmax over the target and items drawn by popularity, each drawn one's score less log(expected draws).
-
-    The correction makes Σ over drawn items an unbiased estimate of Σ over all others.
-    """
-    # items never taken in training are drawn now and then too, or nothing would push their scores down
-    chance = 0.9 * popularity + 0.1 / len(popularity)
-    drawn = torch.multinomial(chance, negatives, replacement=True)
-    scores = x @ table[drawn].T - (chance[drawn] * negatives).log()
-    if bias is not None:
-        scores = scores + bias[drawn]
-    scores = scores.masked_fill(drawn[None] == targets[:, None], -torch.inf)
-    target = _scores(x, table, bias, targets[:, None])
-    return (torch.cat([target, scores], 1).logsumexp(1) - target[:, 0]).sum()
 
 
 def _scores(x: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) -> Tensor:

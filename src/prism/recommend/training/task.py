@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.recommend.data.log import Ints
+from prism.ops.sampled_loss import sampled_log_likelihood
+from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.evaluation.metrics import CUTOFFS
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
+from prism.recommend.training.negatives import Proposal, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -81,9 +83,10 @@ class RecommendationTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The sum over events, and how many there are."""
+        if self.objective.loss == "sampled":
+            return self._sampled_loss(model, batch), len(batch.targets)
         x, table, bias = model(batch.events, batch.cu_seqlens)
-        popularity = self._popularity.to(x.device)
-        return objective(self.objective, x, table, bias, batch.targets, popularity), len(batch.targets)
+        return objective(self.objective, x, table, bias, batch.targets), len(batch.targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Metrics on the validation queries."""
@@ -96,10 +99,28 @@ class RecommendationTask:
         ids = self.split.train.user_ids[batch.windows[:, 0].cpu().numpy()].tolist()
         return f"users {', '.join(map(repr, ids[:8]))}" + (", …" if len(ids) > 8 else "")
 
+    def _sampled_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        config, limits = self.objective, batch.cu_seqlens
+        source = Proposal(*(part.to(limits.device) for part in self._proposal))
+        drawn = draw(
+            source,
+            batch.targets,
+            limits,
+            negatives=config.negatives,
+            uniform=config.uniform,
+            shared=config.shared,
+        )
+        small = compact(batch.events.items, batch.targets, drawn.items, self.split.train.n_items)
+        x, table, bias = model(batch.events._replace(items=small.tokens), limits, small.used)
+        found = sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits, bias=bias)
+        return -found.sum()
+
     @cached_property
-    def _popularity(self) -> Tensor:
-        counts = torch.from_numpy(self.split.train.item_counts()).float()
-        return counts / counts.sum()
+    def _proposal(self) -> Proposal:
+        """Of the events that can be targets."""
+        starts, ends, _ = self._windows(np.random.default_rng(0))  # which events are in a window depends on no chance
+        items = self.split.train.items[concatenated_ranges(starts, ends - starts)]
+        return proposal(torch.from_numpy(items), self.split.train.n_items)
 
     @cached_property
     def _valid(self) -> Queries:

@@ -1,0 +1,52 @@
+"""AdamW that updates only the rows of a table that a step used: its cost does not grow with the table.
+
+A gradient that is sparse over rows touches those rows' weights and averages alone. Each row has a clock of its own:
+with c updates so far m̂ = m / (1 − β₁^c) and v̂ = v / (1 − β₂^c), which is Adam as that row has seen it. In a step that
+uses all rows it is the dense AdamW.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class RowAdamW(torch.optim.AdamW):
+    """Dense gradients as AdamW has them, sparse ones row by row."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update; sparse gradients must be coalesced."""
+        aside: list[tuple[nn.Parameter, Tensor]] = []
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None and weight.grad.is_sparse:
+                    self._step_rows(weight, group)
+                    aside.append((weight, weight.grad))
+                    weight.grad = None
+        found = super().step(closure)
+        for weight, grad in aside:
+            weight.grad = grad
+        return found
+
+    def _step_rows(self, weight: nn.Parameter, group: dict[str, Any]) -> None:
+        grad = weight.grad
+        assert grad is not None
+        rows, g = grad._indices()[0], grad._values()
+        state = self.state[weight]
+        if not state:
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+            state["row_steps"] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+        beta1, beta2 = group["betas"]
+        steps = state["row_steps"][rows] + 1
+        m = state["exp_avg"][rows].lerp_(g, 1 - beta1)
+        v = state["exp_avg_sq"][rows].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        state["row_steps"][rows] = steps
+        state["exp_avg"][rows], state["exp_avg_sq"][rows] = m, v
+        c = steps.double()[:, None]
+        size = (group["lr"] / (1 - beta1**c)).to(m.dtype)
+        root = v.div_((1 - beta2**c).to(v.dtype)).sqrt_().add_(group["eps"])
+        now = weight[rows]
+        if group["weight_decay"]:
+            now *= 1 - group["lr"] * group["weight_decay"]  # as often as the row is used
+        weight[rows] = now.sub_(m.mul_(size).div_(root))

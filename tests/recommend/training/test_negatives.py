@@ -1,0 +1,124 @@
+"""Drawn items stand for the catalogue without bias, and a step touches the rows that it uses and no others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support import tiny
+
+from prism.errors import InputError
+from prism.ops.sampled_loss import sampled_log_likelihood
+from prism.recommend.data.splits import split
+from prism.recommend.recommender import Recommender
+from prism.recommend.training.negatives import Proposal, compact, draw, proposal
+from prism.recommend.training.objectives import ObjectiveConfig
+from prism.recommend.training.task import RecommendationTask
+from prism.train.interrupt import Interrupt
+
+ITEMS, LIMITS = 12, torch.tensor([0, 3, 4, 10, 16])
+SAMPLED = ObjectiveConfig(loss="sampled", negatives=8, shared=6)
+CONFIG = replace(tiny.CONFIG, objective=SAMPLED)
+
+
+def popular() -> Proposal:
+    """Item i comes i times: item 0 never."""
+    return proposal(torch.arange(ITEMS).repeat_interleave(torch.arange(ITEMS)), ITEMS)
+
+
+def test_weighted_draws_have_the_sum_over_the_catalogue_as_their_mean() -> None:
+    torch.manual_seed(0)
+    source, values = popular(), torch.rand(ITEMS, dtype=torch.float64) * 5
+    sums = []
+    for _ in range(4000):
+        targets = source.events[torch.randint(len(source.events), (16,))]  # as other sequences' come
+        drawn = draw(source, targets, LIMITS, negatives=6, uniform=0.34, shared=7)
+        sums.append((values[drawn.items] / drawn.log_expected.double().exp()).sum(1))  # 1 / inf: left out
+    found = torch.stack(sums)
+    error = (found.mean(0) - values.sum()) / (found.std(0) / len(sums) ** 0.5)
+    assert error.abs().max() < 4, error
+
+
+def test_a_sequence_never_has_its_own_targets_among_the_shared() -> None:
+    torch.manual_seed(1)
+    targets = torch.arange(16) % ITEMS
+    drawn = draw(popular(), targets, LIMITS, negatives=2, uniform=0.5, shared=16)
+    sequence = torch.searchsorted(LIMITS, torch.arange(16), right=True) - 1
+    left_out = drawn.log_expected[:, 2:].isinf()
+    assert left_out.sum(0).tolist() == [1] * 16  # each for the one sequence that it came from
+    # the shared ones are a permutation of all targets: sequence s leaves out as many as it has
+    assert left_out.sum(1).tolist() == torch.bincount(sequence).tolist()
+    one = draw(popular(), targets, torch.tensor([0, 16]), negatives=2, uniform=0.5, shared=16)
+    assert one.log_expected[0, 2:].isinf().all()
+
+
+@pytest.mark.parametrize("negatives", [40, 4000])
+def test_loss_and_gradients_approach_the_exact_ones_as_draws_grow(negatives: int) -> None:
+    torch.manual_seed(2)
+    x, table = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (16, ITEMS))
+    source, targets = popular(), torch.randint(ITEMS, (16,))
+    exact = (x @ table.T).log_softmax(1)[torch.arange(16), targets].sum()
+    wanted = torch.autograd.grad(exact, (x, table))
+    mean, grads, repeats = 0.0, [torch.zeros_like(g) for g in wanted], 200
+    for _ in range(repeats):
+        drawn = draw(source, targets, LIMITS, negatives=negatives, uniform=0.5, shared=0)
+        found = sampled_log_likelihood(x, table, targets, drawn.items, drawn.log_expected, LIMITS).sum()
+        mean += found.item() / repeats
+        for total, g in zip(grads, torch.autograd.grad(found, (x, table)), strict=True):
+            total += g / repeats
+    allowed = 2.0 / negatives + 0.003  # the logarithm's bias falls with the number of draws
+    assert abs(mean / exact.item() - 1) < allowed
+    for g, w in zip(grads, wanted, strict=True):
+        assert (g - w).norm() / w.norm() < 2 * allowed
+
+
+def test_compact_codes_name_the_same_items() -> None:
+    tokens, targets, drawn = torch.tensor([9, 4, 9]), torch.tensor([4, 7, 2]), torch.tensor([2, 2, 8])
+    small = compact(tokens, targets, drawn, start=9)
+    assert small.used.tolist() == [2, 4, 7, 8, 9]
+    for codes, items in ((small.tokens, tokens), (small.targets, targets), (small.drawn, drawn)):
+        assert torch.equal(small.used[codes], items)
+
+
+def test_a_step_moves_the_rows_that_it_uses_and_no_others() -> None:
+    divided = split(tiny.log(), "leave-one-out")
+    made = Recommender._untrained(divided, CONFIG)
+    task = RecommendationTask(split=divided, batching=replace(CONFIG.batching, batch=1, length=3), objective=SAMPLED)
+    batch = task.batches(0)[0]
+    torch.manual_seed(3)
+    task.loss(made.model, batch)[0].backward()
+    grad = made.model.embedding.weight.grad
+    assert grad is not None
+    assert grad.is_sparse
+    rows = set(grad.coalesce().indices()[0].tolist())
+    assert rows >= set(batch.targets.tolist()) | set(batch.events.items.tolist())
+    assert len(rows) <= 3 + 3 + 8 + 3 + 1 < len(made.model.embedding.weight)
+
+
+def test_the_loss_of_used_rows_is_that_of_the_whole_table() -> None:
+    divided = split(tiny.log(), "leave-one-out")
+    model = Recommender._untrained(divided, replace(CONFIG, item_bias=True)).model.double().eval()
+    batch = RecommendationTask(split=divided, batching=CONFIG.batching, objective=SAMPLED).batches(0)[0]
+    used = torch.arange(0, model.items + 1)
+    whole, part = model(batch.events, batch.cu_seqlens), model(batch.events, batch.cu_seqlens, used)
+    for a, b in zip(whole, part, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_sampled_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Recommender.fit(tiny.log(), CONFIG, out=tmp_path / "whole", progress=False)
+    asked = iter([False] * 17 + [True] + [False] * 1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(Interrupt, "asked", property(lambda self: next(asked), lambda self, value: None))
+        with pytest.raises(KeyboardInterrupt):
+            Recommender.fit(tiny.log(), CONFIG, out=tmp_path / "part", progress=False)
+    resumed = Recommender.fit(tiny.log(), CONFIG, out=tmp_path / "part", progress=False)
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_uniform_draws_cannot_be_none() -> None:
+    with pytest.raises(InputError, match=r"uniform must be in \(0, 1\] and leave a draw, got 0.0 of 256"):
+        ObjectiveConfig(uniform=0.0)
