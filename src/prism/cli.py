@@ -1,5 +1,6 @@
 """The program `prism`: finds the command, hands it the rest of the line, turns a user's mistake into one line."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.probes.tasks.base:PRO
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command; exit code 2 and one line for what the user got wrong."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _wait_quietly()
     try:
         with notes_as_lines():
             _run(words)
@@ -66,6 +68,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         sys.stderr.close()
         sys.exit(141)
+
+
+def _wait_quietly() -> None:
+    """OpenMP threads that have nothing to do sleep instead of spinning; a setting of the user's own is left alone.
+
+    A thread that spins for the other ones takes the core that they need as soon as another program runs too. The
+    libraries read this once, when torch loads: nothing above imports it.
+    """
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def _run(words: list[str]) -> None:

@@ -20,7 +20,7 @@ from prism.recommend.evaluation.ranking import Evaluation, evaluate
 from prism.recommend.recommender import Recommender, open_run
 from prism.recommend.rows import Failure, Metrics, Row, refuse_failures, show_rows
 from prism.recommend.storage import write_frame
-from prism.train.jobs import run_all
+from prism.train.jobs import at_once, run_all
 
 DEFAULT = FitConfig()
 
@@ -62,7 +62,7 @@ def compare(
     mixers: tuple[str, ...] = ("prism", "gated-deltanet", "sasrec", "hstu"),
     seeds: int = 1,
     config: OmitArgPrefixes[FitConfig] = DEFAULT,
-    processes: int = 1,
+    processes: int | None = None,
     folder: Path | None = None,
     user: str | None = None,
     item: str | None = None,
@@ -77,8 +77,8 @@ def compare(
         mixers: As `fit` takes one each: prism prism:steps=0 prism:keys=shared,anchor=none prism,prism,attention.
         seeds: Runs of each mixer.
         config: What to train and how, the same for all; `mixer` and `seed` are set here.
-        processes: Runs at a time. One shows its progress and has all threads; more have a thread each, which is the
-            faster way through many small models.
+        processes: Runs at a time, one thread each, which is the faster way through many small models; 1: one after the
+            other, with its progress and all threads. Default: as many as there are cores.
         folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
         user: Column of users; default: guessed from its name.
         item: Column of items.
@@ -87,6 +87,7 @@ def compare(
             the log or in the first.
     """
     at_least("seeds", seeds, 1)
+    processes = at_once() if processes is None else processes
     at_least("processes", processes, 1)
     configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
     if not configs:
@@ -121,7 +122,7 @@ def compare_on(
             config=replace(one, train=replace(one.train, seed=seed)),
             split=divided,
             folder=run_folder(out, name, seed),
-            progress=progress and processes == 1,
+            progress=progress and 1 in (processes, seeds * len(configs)),
         )
         for seed in range(seeds)
         for name, one in configs.items()

@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
-from prism.config import at_least, from_fields
+from prism.config import at_least, from_fields, one_of
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers, with_options
@@ -16,6 +17,8 @@ from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 from prism.train.settings import differences
+
+Start = Literal["random", "cooccurrence"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,9 @@ class FitConfig:
     """A learned offset of each item's score."""
     projection: bool = False
     """A learned map before the item table; helps where what was just taken is not taken again at once."""
+    start: Start = "random"
+    """The item table at first: random, or `cooccurrence`: from which items stand near each other in the training log,
+    which a large catalogue learns sooner from."""
     features: tuple[str, ...] = ()
     """What items share, by columns of their table: genres for categories (a|b), name:words for each word of a text."""
     protocol: str = "global-time"
@@ -61,6 +67,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         PROTOCOLS[self.protocol]
+        one_of("start", self.start, Start)
         check_features(self.features)
         if self.context is not None:
             at_least("context", self.context, 1)

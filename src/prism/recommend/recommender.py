@@ -33,6 +33,7 @@ from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.export import is_model, load_model
 from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.model.start import cooccurrence_rows
 from prism.recommend.session import Session
 from prism.recommend.training.task import RecommendationTask
 from prism.recommend.user_bytes import model_key, unpack_user
@@ -100,7 +101,7 @@ class Recommender:
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
-        place, recommender = pick_device(device), cls._untrained(split, config)
+        place, recommender = pick_device(device), cls._starting(split, config)
         task = RecommendationTask(
             split=split,
             batching=config.batching,
@@ -116,6 +117,18 @@ class Recommender:
                 open_run(out, split, config, store)
             train(recommender.model, task, config.train, out=out, progress=progress, device=place)
         return recommender
+
+    @classmethod
+    def _starting(cls, split: Split, config: FitConfig) -> "Recommender":
+        """Before the first step: random weights, the item table from the log where the config says so."""
+        made = cls._untrained(split, config)
+        if config.start == "cooccurrence":
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(config.train.seed)
+                rows = cooccurrence_rows(split.train, config.dim)
+                found = rows.any(1)
+                made.model.embedding.weight[:-1][found] = rows[found]
+        return made
 
     @classmethod
     def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":

@@ -1,6 +1,7 @@
 """Many runs at a time, each result a JSON of its own: started again, what is there is not run again."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -9,6 +10,8 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
 
 from prism.files import write_whole
 from prism.train.settings import read_settings, refuse_others
@@ -65,6 +68,13 @@ def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
         write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
         print(f"{n}/{len(missing)}  {job.line(result)}", flush=True)
     return {job: done[job] for job in jobs}
+
+
+def at_once() -> int:
+    """Runs to start at a time, one thread each: as many as there are cores for us; one where there is a GPU."""
+    if torch.cuda.is_available():
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
