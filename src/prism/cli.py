@@ -27,6 +27,8 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "refit": "prism.recommend.production:refit",
         "export": "prism.recommend.production:export",
         "update": "prism.recommend.production:update",
+        "serve": "prism.recommend.serve.command:serve",
+        "serve-key": "prism.recommend.serve.command:serve_key",
         "compare": "prism.recommend.compare:compare",
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",

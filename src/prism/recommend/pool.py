@@ -87,6 +87,12 @@ class SessionPool:
             slot = self._slots.get(user)
             return 0 if slot is None else int(self._facts.count[slot])
 
+    def latest(self, user: User) -> int:
+        """The time of a user's latest event; 0 for someone without any."""
+        with self._lock:
+            slot = self._slots.get(user)
+            return 0 if slot is None else int(self._facts.time[slot])
+
     def update(
         self, users: Sequence[User], items: Sequence[object], times: Sequence[int | None] | None = None
     ) -> list[bool]:

@@ -1,0 +1,1 @@
+"""The service: events in, recommendations out, live. Events are the truth; a user's state is a cache."""

@@ -1,0 +1,136 @@
+"""What requests and answers look like; FastAPI makes the OpenAPI document of it."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from prism.recommend.serve.engine import MOST_EVENTS
+
+Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# Seconds since 1970, up to the year 5138.
+Time = Annotated[int, Field(ge=0, le=10**11)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+Filter = list[Id] | dict[str, str | list[str]]
+
+
+class Strict(BaseModel):
+    """A misspelt field is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class EventIn(Strict):
+    """Someone took an item."""
+
+    user: Id = Field(examples=["u42"])
+    item: Id = Field(examples=["22423"])
+    id: Id | None = Field(None, description="Makes the event count once, however often it is sent.", examples=["o-17"])
+    time: Time | None = Field(None, description="Seconds since 1970; default: now.", examples=[1323436800])
+
+
+class Wish(Strict):
+    """What may be recommended."""
+
+    k: Count = 10
+    exclude_seen: bool | None = Field(None, description="Leave out what the user took; default: as the model does.")
+    allow: Filter | None = Field(None, description="Only these items, or {column: value or values}.", max_length=10_000)
+    deny: Filter | None = Field(None, description="Never these.", max_length=10_000)
+    at: Time | None = Field(None, description="When the answer is for; default: now where the model uses time.")
+
+
+class EventsIn(Strict):
+    """One event or many; with `recommend`, the answer has recommendations for every user of them."""
+
+    events: list[EventIn] = Field(min_length=1, max_length=MOST_EVENTS)
+    recommend: Wish | None = None
+
+
+class Asked(Wish):
+    """Users to recommend to."""
+
+    users: list[Id] = Field(min_length=1, max_length=MOST_EVENTS, examples=[["u42"]])
+
+
+class EventOut(BaseModel):
+    """What became of an event; it is on the disk."""
+
+    id: str
+    seq: int = Field(description="Its number among the user's events.")
+    new: bool = Field(description="False: an event of this id was there already.")
+    known: bool = Field(description="Whether the model knows the item; if not, the event waits for one that does.")
+
+
+class ItemOut(BaseModel):
+    """An item and its score."""
+
+    item: str | int
+    score: float
+    name: str | None = None
+
+
+class UserOut(BaseModel):
+    """Recommendations for one user, best first."""
+
+    user: str
+    items: list[ItemOut]
+
+
+class EventsOut(BaseModel):
+    """The answer to events."""
+
+    events: list[EventOut]
+    recommendations: list[UserOut] | None = None
+
+
+class RecommendationsOut(BaseModel):
+    """The answer to a question."""
+
+    model: str
+    recommendations: list[UserOut]
+
+
+class SimilarOut(BaseModel):
+    """Items near one."""
+
+    item: str
+    items: list[ItemOut]
+
+
+class ReasonOut(BaseModel):
+    """An event of the history and how much the score falls without it."""
+
+    item: str | int
+    name: str | None
+    effect: float
+    age: int
+
+
+class ItemIn(Strict):
+    """Whether an item may be recommended."""
+
+    item: Id
+    available: bool = True
+
+
+class ItemsIn(Strict):
+    """Items to change."""
+
+    items: list[ItemIn] = Field(min_length=1, max_length=MOST_EVENTS)
+
+
+class ModelIn(Strict):
+    """Another model, by the name of its folder beside the one that is served."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=100, examples=["model-2"])
+
+
+class Problem(BaseModel):
+    """An error, as application/problem+json (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+Json = dict[str, Any]

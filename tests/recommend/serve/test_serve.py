@@ -1,0 +1,349 @@
+"""The service: events that are acknowledged stay, states equal their events, tenants never meet, errors are told."""
+# ruff: noqa: E402  (what may be absent is asked for first)
+
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'prism-sequence[serve]'")
+pytest.importorskip("prometheus_client", reason="the service needs it: pip install 'prism-sequence[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
+
+from fastapi.testclient import TestClient
+from support import tiny
+
+from prism.errors import InputError
+from prism.recommend.data.splits import split
+from prism.recommend.export import export
+from prism.recommend.partition import partition
+from prism.recommend.recommender import Recommender
+from prism.recommend.serve.app import Limits, Service, create_app
+from prism.recommend.serve.engine import Engine
+from prism.recommend.serve.keys import add_key, read_keys
+from prism.recommend.serve.store import SqliteStore, User
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for n, name in enumerate(("one", "two")):
+        config = replace(tiny.CONFIG, heads=2, train=replace(tiny.CONFIG.train, seed=n))
+        export(Recommender._untrained(split(tiny.log(), config.protocol), config), folder / name)
+    return folder / "one"
+
+
+def service(model: Path, store: Path, **fields: Any) -> Service:
+    engine = Engine(Recommender.load(model), SqliteStore(store), capacity=2000, snapshot_every=5)
+    return Service(engine=engine, folder=model, **fields)
+
+
+@pytest.fixture
+def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
+    made = service(model, tmp_path / "events.db")
+    with TestClient(create_app(made)) as test:
+        test.service = made
+        yield test
+    made.engine.stop()
+
+
+def send(client: Any, *events: tuple, **more: Any) -> Any:
+    names = ("user", "item", "id", "time")
+    body = {"events": [dict(zip(names, event, strict=False)) for event in events], **more}
+    answer = client.post("/events", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def items(answer: Any, n: int = 0) -> list[str]:
+    return [one["item"] for one in answer["recommendations"][n]["items"]]
+
+
+def expected(model: Path, history: list[str], k: int = 10) -> list[Any]:
+    return [one.item for one in Recommender.load(model).recommend(history=history, k=k)]
+
+
+def test_an_event_moves_the_recommendations_as_the_history_would(client: TestClient, model: Path) -> None:
+    answer = send(client, ("u", "3", "e1", 10), ("u", "9", "e2", 20), recommend={"k": 5})
+    assert [one["seq"] for one in answer["events"]] == [1, 2]
+    assert items(answer) == expected(model, ["3", "9"], 5)
+    asked = client.get("/recommendations", params={"user": "u", "k": 5}).json()
+    assert items(asked) == items(answer)
+    assert client.post("/recommendations", json={"users": ["u", "new"], "k": 3}).json()["recommendations"][1]["items"]
+
+
+def test_an_event_counts_once_however_often_it_is_sent(client: TestClient, model: Path) -> None:
+    for _ in range(3):
+        answer = send(client, ("u", "3", "same", 10), ("u", "3", "same", 10), recommend={})
+    assert [one["new"] for one in answer["events"]] == [False, False]
+    assert client.get("/users/u").json()["events"] == 1
+    assert items(answer) == expected(model, ["3"])
+
+
+def test_a_late_event_takes_its_place_in_time(client: TestClient, model: Path) -> None:
+    send(client, ("u", "3", "a", 10), ("u", "9", "b", 30))
+    answer = send(client, ("u", "7", "c", 20), recommend={})
+    assert items(answer) == expected(model, ["3", "7", "9"])
+    assert client.get("/users/u").json()["history"] == ["3", "7", "9"]
+
+
+def test_states_equal_their_events_after_a_restart_and_a_damaged_snapshot_is_rebuilt(
+    model: Path, tmp_path: Path
+) -> None:
+    rng, history = random.Random(0), []
+    made = service(model, tmp_path / "e.db")
+    with TestClient(create_app(made)) as test:
+        for n in range(23):
+            history.append(str(rng.randrange(50)))
+            send(test, ("u", history[-1], f"e{n}", n + 1))
+        before = made.engine.pool.state(User("default", "u"))
+    made.engine.stop()
+    for damage in (None, "UPDATE states SET state = x'00112233'", "DELETE FROM states"):
+        if damage:
+            with sqlite3.connect(tmp_path / "e.db") as db:
+                assert db.execute(damage).rowcount == 1
+            db.close()
+        made = service(model, tmp_path / "e.db")
+        with TestClient(create_app(made)) as test:
+            assert items(test.get("/recommendations", params={"user": "u"}).json()) == expected(model, history)
+            assert made.engine.pool.state(User("default", "u")) == before
+            assert made.engine.rebuilt == (damage is not None)
+        made.engine.stop()
+
+
+def test_a_damaged_database_is_refused_and_told(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "e.db").write_bytes(b"this is no database at all" * 500)
+    with pytest.raises(InputError, match=r"cannot be used .*: restore it from a copy"):
+        SqliteStore(tmp_path / "e.db")
+
+
+def test_a_second_service_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "e.db")
+    with pytest.raises(InputError, match="in use by another process"):
+        SqliteStore(tmp_path / "e.db")
+    store.close()
+
+
+def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) -> None:
+    keys = {name: add_key(tmp_path / "keys", name) for name in ("a", "b")}
+    assert keys["a"] not in (tmp_path / "keys").read_text()
+    made = service(model, tmp_path / "e.db", keys=read_keys(tmp_path / "keys"))
+    with TestClient(create_app(made)) as test:
+        assert test.get("/model").status_code == test.get("/model", headers={"X-API-Key": "guess"}).status_code == 401
+        head = {name: {"X-API-Key": key} for name, key in keys.items()}
+        body = {"events": [{"user": "u", "item": "3", "id": "e"}]}
+        assert test.post("/events", json=body, headers=head["a"]).json()["events"][0]["new"]
+        assert test.get("/users/u", headers=head["b"]).status_code == 404
+        test.put("/items", json={"items": [{"item": "7", "available": False}]}, headers=head["a"])
+        assert test.post("/events", json=body, headers=head["b"]).json()["events"][0]["new"]
+        assert test.delete("/users/u", headers=head["b"]).json()["removed_events"] == 1
+        assert test.get("/users/u", headers=head["a"]).json()["events"] == 1
+        gone = {
+            name: [i["item"] for i in test.get("/items?limit=50", headers=head[name]).json() if not i["available"]]
+            for name in keys
+        }
+        assert gone == {"a": ["7"], "b": []}
+    made.engine.stop()
+
+
+def test_a_deleted_user_is_gone_from_the_disk_too(client: TestClient, tmp_path: Path) -> None:
+    send(client, ("somebody-to-forget", "3", "e", 5))
+    assert client.delete("/users/somebody-to-forget").json() == {"user": "somebody-to-forget", "removed_events": 1}
+    assert client.get("/users/somebody-to-forget").status_code == 404
+    assert client.service.engine.store.count() == 0
+
+
+def test_unavailable_items_are_never_recommended_until_they_are_back(client: TestClient) -> None:
+    first = items(client.get("/recommendations", params={"user": "u"}).json())[0]
+    client.put("/items", json={"items": [{"item": str(first), "available": False}, {"item": "zzz"}]})
+    assert first not in items(client.get("/recommendations?user=u&k=50").json())
+    client.put("/items", json={"items": [{"item": str(first)}]})
+    assert items(client.get("/recommendations", params={"user": "u"}).json())[0] == first
+
+
+def test_another_model_answers_from_the_events_without_a_gap(client: TestClient, model: Path) -> None:
+    send(client, ("u", "3", "a", 10), ("u", "9", "b", 20))
+    assert client.post("/model", json={"name": "two"}).json()["name"] == "two"
+    answer = client.get("/recommendations", params={"user": "u"}).json()
+    assert items(answer) == expected(model.parent / "two", ["3", "9"])
+    assert client.post("/model", json={"name": "../two"}).status_code == 422
+    assert client.post("/model", json={"name": "three"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/events", {"events": []}, 422),
+        ("POST", "/events", {"events": [{"user": "u"}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": "3", "tme": 4}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": "3", "time": -4}]}, 422),
+        ("POST", "/events", {"events": [{"user": "a\x00b", "item": "3"}]}, 422),
+        ("POST", "/recommendations", {"users": ["u"], "k": 0}, 422),
+        ("POST", "/recommendations", {"users": ["u"], "allow": ["nothing known"]}, 422),
+        ("POST", "/recommendations", {"users": ["u"], "allow": {"shelf": "s"}}, 422),
+        ("GET", "/similar?item=nothing", None, 422),
+        ("GET", "/users/nobody", None, 404),
+        ("GET", "/nothing", None, 404),
+        ("POST", "/health", None, 405),
+    ],
+)
+def test_what_is_wrong_is_told_as_problem_json(
+    client: TestClient, method: str, path: str, body: Any, status: int
+) -> None:
+    answer = client.request(method, path, json=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert answer.json()["detail"]
+
+
+def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
+    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5))
+    with TestClient(create_app(made)) as test:
+        assert test.post("/events", content=b"x" * 3000).status_code == 413
+        assert test.post("/events", content=iter([b'{"events": [' + b" " * 1900, b" " * 1900])).status_code == 422
+        assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+        assert 429 in [test.get("/health").status_code for _ in range(12)]
+    made.engine.stop()
+
+
+def test_a_store_that_fails_is_told_loses_nothing_and_recovers(client: TestClient, model: Path) -> None:
+    send(client, ("u", "3", "a", 10))
+    store = client.service.engine.store
+    working = store.append
+
+    def full(events: Any) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    store.append = full
+    answer = client.post("/events", json={"events": [{"user": "u", "item": "9", "id": "b", "time": 20}]})
+    assert answer.status_code == 503
+    assert "disk is full" in answer.json()["detail"]
+    assert client.get("/ready").status_code == 503
+    store.append = working
+    assert items(client.get("/recommendations?user=u").json()) == expected(model, ["3"])
+    answer = send(client, ("u", "9", "b", 20), recommend={})
+    assert answer["events"][0]["new"]
+    assert items(answer) == expected(model, ["3", "9"])
+    assert client.get("/ready").status_code == 200
+
+
+def test_reasons_similar_items_measures_and_the_page_are_there(client: TestClient) -> None:
+    send(client, ("u", "3"), ("u", "9"))
+    reasons = client.get("/because", params={"user": "u", "item": "7"}).json()
+    assert {one["item"] for one in reasons} == {3, 9}
+    assert len(client.get("/similar", params={"item": "3", "k": 4}).json()["items"]) == 4
+    text = client.get("/metrics").text
+    assert "prism_events_total 2.0" in text
+    assert 'path="/events"' in text
+    page = client.get("/").text
+    assert "<title>prism live</title>" in page
+    assert "http" not in page.replace("http-equiv", "")  # nothing from elsewhere
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/events", "/recommendations", "/similar", "/users/{user}", "/items", "/model", "/health", "/ready"} <= set(
+        paths
+    )
+
+
+def test_requests_of_many_threads_are_answered_as_each_alone(client: TestClient, model: Path) -> None:
+    streams = {f"u{n}": [str((7 * n + 3 * t) % 50) for t in range(12)] for n in range(6)}
+
+    def work(user: str) -> None:
+        for t, item in enumerate(streams[user]):
+            send(client, (user, item, f"{user}-{t}", t + 1), recommend={"k": 3})
+
+    threads = [threading.Thread(target=work, args=(user,)) for user in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for user, history in streams.items():
+        assert items(client.get("/recommendations", params={"user": user}).json()) == expected(model, history)
+
+
+def test_a_user_of_another_shard_is_sent_there(model: Path, tmp_path: Path) -> None:
+    made = service(model, tmp_path / "e.db", shard=1, shards=2)
+    with TestClient(create_app(made)) as test:
+        for user in ("alice", "bob", "carol"):
+            status = test.get("/recommendations", params={"user": user}).status_code
+            assert status == (200 if partition(user, 2) == 1 else 421)
+    made.engine.stop()
+
+
+def test_the_partition_of_a_user_is_the_same_for_ever() -> None:
+    assert [partition(user, 8) for user in ("alice", "bob", 42, "42")] == [
+        int.from_bytes(__import__("hashlib").blake2b(str(user).encode(), digest_size=8).digest(), "little") % 8
+        for user in ("alice", "bob", 42, "42")
+    ]
+    assert partition("alice", 1) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def start(model: Path, store: Path, port: int) -> subprocess.Popen:
+    words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--store", str(store), "--port", str(port)]
+    process = subprocess.Popen([*words, "--snapshot-every", "3"], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    for _ in range(600):
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/ready", timeout=1).status_code == 200:
+                return process
+        except httpx.HTTPError:
+            assert process.poll() is None
+            time.sleep(0.1)
+    raise AssertionError("the service did not start")
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_no_acknowledged_event_is_lost_or_applied_twice(model: Path, tmp_path: Path) -> None:
+    rng, port, acknowledged = random.Random(0), free_port(), {}
+    sent: dict[str, tuple[str, str, int]] = {}
+    for kill in range(10):
+        process = start(model, tmp_path / "e.db", port)
+        stop = time.monotonic() + rng.uniform(0.05, 0.6)
+        killer = threading.Timer(stop - time.monotonic(), process.send_signal, (signal.SIGKILL,))
+        killer.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            try:
+                for n in range(10_000):
+                    user, item, id_ = f"u{rng.randrange(5)}", str(rng.randrange(50)), f"{kill}-{n}"
+                    sent[id_] = (user, item, len(sent))
+                    body = {"events": [{"user": user, "item": item, "id": id_, "time": len(sent)}]}
+                    for _ in range(2):  # a client that is not sure sends again
+                        answer = client.post("/events", json=body)
+                        acknowledged[id_] = answer.json()["events"][0]["seq"]
+            except (httpx.HTTPError, json.JSONDecodeError):
+                pass
+        killer.join()
+        process.wait()
+    assert len(acknowledged) > 20
+    process = start(model, tmp_path / "e.db", port)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            shown = {f"u{n}": items(client.get(f"/recommendations?user=u{n}").json()) for n in range(5)}
+    finally:
+        process.terminate()
+        process.wait()
+    with sqlite3.connect(tmp_path / "e.db") as db:
+        rows = db.execute("SELECT user, seq, id, item FROM events ORDER BY user, time, seq").fetchall()
+    db.close()
+    assert len({row[2] for row in rows}) == len(rows)
+    assert {id_: seq for _, seq, id_, _ in rows}.items() >= acknowledged.items()
+    for user, found in shown.items():
+        history = [item for who, _, _, item in rows if who == user]
+        assert found == expected(model, history)
