@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo check test slow format docs coverage package clean
+.PHONY: demo serve test-services check test slow format docs coverage package clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prism needs Python 3.11 or newer, $(PYTHON) is older: make PYTHON=/path/to/python")'
@@ -15,6 +15,17 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/prism demo
+
+# the demo's model, live, with its page
+serve: $(READY)
+	test -d prism-demo/model || { $(BIN)/prism demo && $(BIN)/prism export prism-demo/prism prism-demo/model; }
+	$(BIN)/prism serve prism-demo/model --store prism-demo/events.db --browse
+
+# what needs a browser as well, on Debian or Ubuntu
+test-services: $(READY)
+	command -v chromium || apt-get install -y chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright schemathesis
+	$(BIN)/python -m pytest -q tests/recommend/serve
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -171,7 +171,7 @@ class Endpoints:
         folder = self.of.folder.parent / body.name
         if not is_model(folder):
             raise HTTPException(404, f"there is no model named {body.name!r} beside the one that is served")
-        made = await asyncio.to_thread(Recommender.load, folder)
+        made = await asyncio.to_thread(Recommender.load, folder, device="cpu")
         await asyncio.wrap_future(self.engine.swap(made))
         self.of.folder = folder
         return await self.model(tenant)

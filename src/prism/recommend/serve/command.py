@@ -4,6 +4,8 @@ import ipaddress
 import logging
 import subprocess
 import sys
+import threading
+import webbrowser
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -26,6 +28,7 @@ def serve(
     max_rate: float = 0.0,
     timeout: float = 5.0,
     log_requests: bool = False,
+    browse: bool = False,
 ) -> None:
     """Answers live over HTTP: events in, recommendations out; a page to try it at /.
 
@@ -43,12 +46,15 @@ def serve(
         max_rate: Requests a second of one key at most; 0: no limit.
         timeout: Seconds until a request is given up.
         log_requests: One line of JSON per request on the standard error, without ids or keys.
+        browse: Open the page in a browser.
     """
     at_least("shards", shards, 1)
     if shard is not None and not 0 <= shard < shards:
         raise InputError(f"shard must be from 0 to {shards - 1}, got {shard}")
     if keys is None and not _own(host):
         raise InputError(f"host {host} can be reached from outside: give --keys, made by `prism serve-key FILE`")
+    if browse:
+        threading.Timer(2.0, webbrowser.open, (f"http://{host}:{port}/",)).start()
     if shards > 1 and shard is None:
         _start_all(shards)
         return
@@ -87,7 +93,7 @@ def _serve_one(
     logging.basicConfig(level=logging.INFO if log_requests else logging.WARNING, format="%(message)s")
     known = Keys() if keys is None else read_keys(keys)
     engine = Engine(
-        Recommender.load(model), SqliteStore(store), capacity=sizes[0], snapshot_every=sizes[1]
+        Recommender.load(model, device="cpu"), SqliteStore(store), capacity=sizes[0], snapshot_every=sizes[1]
     )  # fmt: skip
     body, rate, seconds = limits
     service = Service(
