@@ -35,6 +35,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "bench model": "prism.bench.model:model",
         "bench decode": "prism.bench.decode:decode",
         "bench recommend": "prism.bench.recommend:recommend",
+        "bench serve": "prism.bench.serve:serve",
         "lm train": "prism.lm.train:train",
         "lm evaluate": "prism.lm.commands:evaluate",
         "lm generate": "prism.lm.commands:generate",

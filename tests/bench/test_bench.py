@@ -103,3 +103,14 @@ def test_bench_decode_compares_contexts(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "d.json").read_text())
     assert len(record["measurements"]) == 4
     assert record["ratios"][0]["least"] == 0.95
+
+
+def test_the_service_is_measured_in_process_and_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        pytest.importorskip(name, reason="the service needs it: pip install 'prism-sequence[serve]'")
+    from prism.cli import main
+
+    main(["bench", "serve", "--items", "60", "--dim", "16", "--users", "5", "--seconds", "0.5", "--clients", "2"])
+    said = capsys.readouterr().out
+    assert "pairs per second" in said
+    assert "percentile" in said

@@ -241,9 +241,11 @@ class SessionPool:
         facts.count[slots] += 1
         for slot, code in zip(slots.tolist(), codes.tolist(), strict=True):
             seen = self._seen[slot]
-            place = int(np.searchsorted(seen, code))
+            place = int(seen.searchsorted(np.int32(code)))
             if place == len(seen) or seen[place] != code:
-                self._seen[slot] = np.insert(seen, place, code).astype(np.int32, copy=False)
+                grown = np.empty(len(seen) + 1, dtype=np.int32)  # np.insert takes ten times as long
+                grown[:place], grown[place], grown[place + 1 :] = seen[:place], code, seen[place:]
+                self._seen[slot] = grown
 
     def _scores(self, slots: Any, at: int | None) -> Tensor:
         if self._context is not None:

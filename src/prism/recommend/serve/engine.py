@@ -337,13 +337,14 @@ class Engine:
                 ask.answer.set_exception(said)
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, StoreError):
-            return
-        self.failure = str(error)
+        """Every state goes back to the events: whatever failed may have stood between a commit and its state."""
         for user in list(self._seq):
             self.pool.drop(user)
         self._seq.clear()
         self._masks.clear()
+        if not isinstance(error, StoreError):
+            return
+        self.failure = str(error)
         try:
             self.store.reopen()
         except StoreError as again:
