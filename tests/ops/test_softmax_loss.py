@@ -80,3 +80,19 @@ def test_memory_does_not_grow_with_tokens_times_items() -> None:
         with Largest() as largest:
             softmax_loss(x, table, targets, tile=tile).backward()
         assert largest.numbers == tile[0] * tile[1]
+
+
+@pytest.mark.parametrize("tile", [None, (3, 4)])
+def test_beside_other_experts_the_loss_and_all_gradients_are_the_mixtures(tile: tuple[int, int] | None) -> None:
+    torch.manual_seed(0)
+    x, table, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((7, 5), (9, 5), (9,)))
+    others = torch.randn(7, dtype=torch.float64) - 2
+    others[2] = -torch.inf
+    targets = torch.randint(9, (7,))
+    inputs = [part.requires_grad_() for part in (x, table, bias, others)]
+    ours = softmax_loss(x, table, targets, bias=bias, beside=others, tile=tile)
+    own = (x @ table.T + bias).log_softmax(1).gather(1, targets[:, None])[:, 0]
+    wanted = -torch.logaddexp(own, others).sum()
+    torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
+    for a, b in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(wanted, inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

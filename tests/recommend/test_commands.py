@@ -62,8 +62,8 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
     [
         ("fit nothing-here --out {0}/x", "'nothing-here' is neither a file nor a known data set"),
         ("fit {0}/log.csv --out {0}/x --mixer prizm", "unknown mixer 'prizm': did you mean 'prism'?"),
-        ("fit {0}/log.csv --out {0}/x --lr 0", "lr must be above 0, got 0.0"),
-        ("fit {0}/log.csv --out {0}/run --dim 8", "run holds another run: dim is 16 there and 8 here (and 1 more)"),
+        ("fit {0}/log.csv --out {0}/x --lr -1", "lr must be at least 0, got -1.0"),
+        ("fit {0}/log.csv --out {0}/run --dim 8", "run holds another run: dim is 16 there and 8 here"),
         ("evaluate {0}", "is not a run: it has no config.json"),
         ("recommend {0}/run", "give one of --user U, --history A B C, --all OUT.parquet"),
         ("recommend {0}/run --user nobody", "user 'nobody' is not in run"),

@@ -10,7 +10,6 @@ from prism import cli
 from prism.errors import InputError
 from prism.layers.prism import PrismConfig
 from prism.recommend.compare import compare_on, variant
-from prism.recommend.config import FitConfig
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.recommender import Recommender
@@ -96,5 +95,5 @@ def test_ranks_are_averaged_over_metrics_and_shared_in_ties() -> None:
 
 def test_options_of_a_mixer_are_read_as_what_they_are() -> None:
     options = "prism:base_write=false,solver_rank=None,anchor=none,steps=3"
-    mixer = variant(FitConfig(), options).model().backbone.mixer
+    mixer = variant(tiny.CONFIG, options).model().backbone.mixer
     assert mixer == PrismConfig(heads=2, base_write=False, solver_rank=None, anchor="none", steps=3)

@@ -14,8 +14,13 @@ from prism.train.config import TrainConfig
 CONFIG = FitConfig(
     dim=16,
     layers=1,
+    dropout=0.2,
+    time_gaps=False,
+    query_time=False,
+    projection=False,
+    experts=(),
     protocol="leave-one-out",
-    batching=BatchConfig(batch=4, length=20),
+    batching=BatchConfig(batch=4, length=20, windows="last"),
     train=TrainConfig(epochs=4, save_seconds=0, log_steps=3),
 )
 

@@ -23,7 +23,8 @@ from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.recommender import Recommender
-from prism.recommend.training.task import RecommendationTask
+from prism.recommend.training.task import BatchConfig, RecommendationTask
+from prism.train.config import TrainConfig
 from prism.train.loop import Loop
 
 Lines = list[list[str]]
@@ -55,7 +56,19 @@ def recommend(
     """
     at_least("steps", steps, 1)
     at_least("queries", queries, 1)
-    config = FitConfig(mixer=mixer, dim=dim, protocol="leave-one-out")
+    config = FitConfig(
+        mixer=mixer,
+        dim=dim,
+        layers=2,
+        dropout=0.2,
+        time_gaps=False,
+        query_time=False,
+        projection=False,
+        experts=(),
+        protocol="leave-one-out",
+        batching=BatchConfig(batch=32, length=200, windows="last"),
+        train=TrainConfig(),
+    )
     rows: Lines = []
     with threads(num_threads):
         log = _read(rows, synthetic_log(users, items, events))

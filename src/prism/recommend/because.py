@@ -10,7 +10,6 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.ask import after_last
 from prism.recommend.data.log import Ids, Ints, Log
-from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.recommender import Recommender
 
 
@@ -58,7 +57,7 @@ def because(
     if not len(known):
         return []
     every, queries = after_last(_without(log, known), np.arange(len(known) + 1), model.items)
-    scores = ModelScorer(model, recommender.context)(every, queries)[:, code].double().cpu().numpy()
+    scores = recommender.scorer(every, queries)[:, code].double().cpu().numpy()
     effects = scores[0] - scores[1:]
     order = np.argsort(-effects, kind="stable")[:k]
     codes = log.items[known[order]]

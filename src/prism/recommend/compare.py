@@ -15,6 +15,7 @@ from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.splits import Split, split
+from prism.recommend.defaults import facts_of
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
 from prism.recommend.recommender import Recommender, open_run
@@ -95,6 +96,9 @@ def compare(
     log = load(data, folder=folder, user=user, item=item, time=time, items=items)
     divided = split(log, config.protocol)
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
+    config, chosen = config.resolve(facts_of(divided))
+    print("\n".join(map(str, chosen)), flush=True)
+    configs = {name: variant(config, name) for name in mixers}
     rows = compare_on(divided, config, configs, seeds, out, processes=processes)
     show_rows(f"{log.name}, {config.protocol}, test", rows)
     refuse_failures(rows)

@@ -1,8 +1,8 @@
 """One recommender to train, as flat fields and four groups; its JSON is kept in the run's folder."""
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
 
 from prism.config import at_least, from_fields, one_of
 from prism.errors import InputError
@@ -11,7 +11,9 @@ from prism.layers.spelling import read_mixers, spelled_mixers, with_options
 from prism.models.backbone import BackboneConfig
 from prism.recommend.data.items import check_features
 from prism.recommend.data.splits import PROTOCOLS
+from prism.recommend.defaults import OPTIONS, Chosen, Facts, choices
 from prism.recommend.evaluation.metrics import CUTOFFS
+from prism.recommend.model.experts import check_experts
 from prism.recommend.model.recommender import RecommenderConfig
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.task import BatchConfig
@@ -23,34 +25,38 @@ Start = Literal["random", "cooccurrence"]
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """What to train and how. The defaults are those that suit ML-1M."""
+    """What to train and how. What is None (epochs and lr: 0) is chosen by the rules of `defaults.py` from the log."""
 
     mixer: str = "prism"
     """A name of `prism list`, with fields after a colon (prism:steps=0,keys=shared); a hybrid lists one per block,
     repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
-    dim: int = 64
+    dim: int | None = None
     """Width of the model and of the item table."""
-    layers: int = 2
+    layers: int | None = None
     """Blocks."""
     heads: int = 2
     """Heads of each mixer."""
     ffn: int | None = None
     """Hidden width of the SwiGLU in each block; None: 8/3 of the width, up to a multiple of 16; 0: no SwiGLU."""
-    dropout: float = 0.2
+    dropout: float | None = None
     """Rate of dropout on the input and on what each block adds."""
     positions: bool | None = None
     """Learned absolute positions; None: for a mixer that knows no order without them (SASRec's)."""
-    time_gaps: bool = False
+    time_gaps: bool | None = None
     """Tell the model how long before each event the previous one was."""
-    query_time: bool = False
+    query_time: bool | None = None
     """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
     item_bias: bool = False
     """A learned offset of each item's score."""
-    projection: bool = False
+    projection: bool | None = None
     """A learned map before the item table; helps where what was just taken is not taken again at once."""
     start: Start = "random"
     """The item table at first: random, or `cooccurrence`: from which items stand near each other in the training log,
     which a large catalogue learns sooner from."""
+    experts: tuple[str, ...] | None = None
+    """Simple experts mixed with the model: repeat, next, near, popular, lately; an empty list: the model alone."""
+    minutes: float = 10.0
+    """About how long training may take: fewer epochs where the machine is slow."""
     features: tuple[str, ...] = ()
     """What items share, by columns of their table: genres for categories (a|b), name:words for each word of a text."""
     protocol: str = "global-time"
@@ -63,7 +69,7 @@ class FitConfig:
     """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
     batching: BatchConfig = field(default_factory=BatchConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(epochs=0, lr=0.0))
 
     def __post_init__(self) -> None:
         PROTOCOLS[self.protocol]
@@ -75,28 +81,70 @@ class FitConfig:
             raise InputError("cutoffs is empty: give at least one rank, e.g. 10")
         for cutoff in self.cutoffs:
             at_least("cutoffs", cutoff, 1)
-        self.model()
+        check_experts(self.experts or ())
+        if not self.minutes > 0:
+            raise InputError(f"minutes must be above 0, got {self.minutes!r}")
+        if self.experts and self.objective.loss == "bce":
+            raise InputError(
+                "bce gives no probabilities that experts could be mixed with: use another loss or --experts"
+            )
+        self._open_model()
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Options that are left to the rules."""
+        values = self._values()
+        return tuple(
+            name for name in OPTIONS if values[name] is None or (name in ("epochs", "lr") and not values[name])
+        )
+
+    def resolve(self, facts: Facts) -> tuple["FitConfig", list[Chosen]]:
+        """With every open option set by its rule; and which these were."""
+        rules = choices(facts)
+        chosen = [rules[name] for name in self.open if not (name == "experts" and self.objective.loss == "bce")]
+        return self.with_options({one.option: one.value for one in chosen}), chosen
+
+    def with_options(self, values: dict[str, Any]) -> "FitConfig":
+        """Options of this config and of its groups, by their names."""
+        groups: dict[str, Any] = {}
+        for name, group in (("batching", self.batching), ("train", self.train)):
+            mine = {f.name for f in fields(group)} & set(values)
+            groups[name] = replace(group, **{key: values[key] for key in mine})
+            values = {key: value for key, value in values.items() if key not in mine}
+        return replace(self, **groups, **values)
 
     def model(self) -> RecommenderConfig:
-        """The model's config."""
+        """The model's config, once nothing is left open."""
+        if self.open and self.open != ("experts",):
+            raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
+        return self._open_model()
+
+    def _values(self) -> dict[str, Any]:
+        return {**vars(self), **vars(self.batching), **vars(self.train)}
+
+    def _open_model(self) -> RecommenderConfig:
+        """The model's config; what is open stands at a value that is allowed."""
         positions = self.positions
         if positions is None:
             positions = any(MIXERS[mixer.name].needs_positions for mixer in read_mixers(self.mixer))
-        length = self.batching.length + 1
+        length = 1 + (200 if self.batching.length is None else self.batching.length)
+        layers = len(read_mixers(self.mixer)) if self.layers is None else self.layers
+        dropout = self.dropout or 0.0
         backbone = BackboneConfig(
-            dim=self.dim,
-            layers=self.layers,
-            mixer=spelled_mixers(self.mixer, self.layers, heads=self.heads, dropout=self.dropout, max_length=length),
+            dim=64 if self.dim is None else self.dim,
+            layers=layers,
+            mixer=spelled_mixers(self.mixer, layers, heads=self.heads, dropout=dropout, max_length=length),
             ffn=self.ffn,
             positions=length if positions else 0,
-            dropout=self.dropout,
+            dropout=dropout,
         )
         return RecommenderConfig(
             backbone=backbone,
-            time_gaps=self.time_gaps,
-            query_time=self.query_time,
+            time_gaps=bool(self.time_gaps),
+            query_time=bool(self.query_time),
             item_bias=self.item_bias,
-            projection=self.projection,
+            projection=bool(self.projection),
+            experts=self.experts or (),
         )
 
     def to_json(self) -> str:
@@ -114,6 +162,8 @@ class FitConfig:
             values[name] = from_fields(group, values.get(name, {}), where=name)
         for name in ("features", "cutoffs"):
             values[name] = tuple(values.get(name, ()))
+        known = values.get("experts", ())  # older runs have none
+        values["experts"] = None if known is None else tuple(known)
         # older runs keep the fields of the mixer apart
         values["mixer"] = with_options(values.get("mixer", cls.mixer), *values.pop("mixer_options", ()))
         return from_fields(cls, values, where="the run's config")

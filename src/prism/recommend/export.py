@@ -21,11 +21,13 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
+from prism.recommend.model.experts import experts_from
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
 FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 1, "model.json", "model.safetensors", "values.safetensors"
+EXPERTS = "experts.safetensors"
 
 
 def is_model(folder: Path) -> bool:
@@ -78,6 +80,8 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
         of = model.features.of
         save_arrays({"values": of.values, "weights": of.weights, "offsets": of.offsets}, part / VALUES)
         about["values"] = list(of.names)
+    if recommender.experts is not None:
+        save_arrays({name: np.ascontiguousarray(x) for name, x in recommender.experts.arrays().items()}, part / EXPERTS)
     about["checksums"] = {path.name: _digest(path) for path in sorted(part.iterdir())}
     about["id"] = sha256(json.dumps(about["checksums"], sort_keys=True).encode()).hexdigest()[:16]
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
@@ -132,6 +136,14 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
         made.model.load_state_dict(load_file(folder / WEIGHTS))
     except RuntimeError as error:
         raise InputError(f"{folder / WEIGHTS} is not of this config: {' '.join(str(error).split())[:200]}") from None
+    gates = made.model.gates
+    if gates is not None:
+        made.experts = experts_from(
+            load_arrays(folder / EXPERTS),
+            gates.repeats.double().numpy(),
+            novel=nothing.remove_seen,
+            timed=made.model.config.query_time,
+        )
     made.id = about["id"]
     made.model.eval()
     return made

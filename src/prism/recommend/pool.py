@@ -21,6 +21,8 @@ from prism.recommend.choose import Filter, Recommendation, as_list, permitted
 from prism.recommend.data.log import Codes
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live import LiveModel
+from prism.recommend.model.recommender import live_scores
+from prism.recommend.model.user_state import UserState, empty_state, updated
 from prism.recommend.user_bytes import UserValue, pack_user, unpack_user
 
 if TYPE_CHECKING:
@@ -60,6 +62,8 @@ class SessionPool:
         self._free = list(range(capacity - 1, -1, -1))
         self._seen: list[Codes] = [np.zeros(0, dtype=np.int32)] * capacity
         self._facts = Facts(*(np.full(capacity, start, dtype=np.int64) for start in (0, 0, NOTHING, NOTHING)))
+        self._experts = recommender.experts
+        self._users: list[UserState] = [] if self._experts is None else [empty_state() for _ in range(capacity)]
         self._context = recommender.context
         self._items = recommender.model.items
         if self._context is None:
@@ -79,7 +83,8 @@ class SessionPool:
     def nbytes(self) -> int:
         """Memory of all states."""
         parts = self._states if self._context is None else self._recent
-        return sum(part.nbytes for part in parts) + sum(part.nbytes for part in self._seen)
+        mine = sum(part.nbytes for user in self._users for part in user)
+        return sum(part.nbytes for part in parts) + sum(part.nbytes for part in self._seen) + mine
 
     def length(self, user: User) -> int:
         """Events of a user so far; 0 for someone who is not here."""
@@ -159,7 +164,8 @@ class SessionPool:
             else:
                 arrays = [self._recent[slot]]
             facts = np.array([column[slot] for column in self._facts])
-            return pack_user(UserValue(arrays=arrays, seen=self._seen[slot], facts=facts), self._of)
+            user = None if self._experts is None else self._users[slot]
+            return pack_user(UserValue(arrays=arrays, seen=self._seen[slot], user=user, facts=facts), self._of)
 
     def restore(self, user: User, state: bytes) -> None:
         """Puts a user's state, as `state` gave it, in place of what is here."""
@@ -175,6 +181,8 @@ class SessionPool:
             else:
                 self._recent[slot] = value.arrays[0]
             self._seen[slot] = value.seen
+            if value.user is not None:
+                self._users[slot] = value.user
             for column, fact in zip(self._facts, value.facts.tolist(), strict=True):
                 column[slot] = fact
 
@@ -206,6 +214,8 @@ class SessionPool:
         return slot
 
     def _clear(self, slot: int) -> None:
+        if self._experts is not None:
+            self._users[slot] = empty_state()
         self._seen[slot] = self._seen[slot][:0].copy()
         for column, start in zip(self._facts, (0, 0, NOTHING, NOTHING), strict=True):
             column[slot] = start
@@ -240,6 +250,8 @@ class SessionPool:
         facts.time[slots] = now
         facts.count[slots] += 1
         for slot, code in zip(slots.tolist(), codes.tolist(), strict=True):
+            if self._experts is not None:
+                self._users[slot] = updated(self._users[slot], code, int(facts.time[slot]))
             seen = self._seen[slot]
             place = int(seen.searchsorted(np.int32(code)))
             if place == len(seen) or seen[place] != code:
@@ -248,6 +260,15 @@ class SessionPool:
                 self._seen[slot] = grown
 
     def _scores(self, slots: Any, at: int | None) -> Tensor:
+        features = self._after(slots, at)
+        scores = self._of.model.scores(features) if self._context is not None else self._live.scores(features)
+        if self._experts is None:
+            return scores
+        users = [self._users[slot] if slot >= 0 else empty_state() for slot in slots.tolist()]
+        return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+
+    def _after(self, slots: Any, at: int | None) -> Tensor:
+        """[N, D]: features after the last event of each user."""
         if self._context is not None:
             return self._encoded(slots, at)
         features = self._live.first.repeat(len(slots), 1)
@@ -264,7 +285,7 @@ class SessionPool:
                     self._states, rows, facts.pending[rows], facts.since[rows], gap, keep=False
                 )  # fmt: skip
                 features[torch.from_numpy(waiting)] = found
-        return self._live.scores(features)
+        return features
 
     def _encoded(self, slots: Any, at: int | None) -> Tensor:
         """A model with a limited context: the last events of each user, encoded together."""
@@ -278,7 +299,7 @@ class SessionPool:
             user_ids=np.arange(len(slots)),
         )
         asked, queries = after_last(log, np.arange(len(slots)), self._items, at=at)
-        return ModelScorer(self._of.model, self._context)(asked, queries)
+        return ModelScorer(self._of.model, self._context).features(asked, queries)
 
 
 def _rounds(users: Sequence[User], known: list[bool], most: int) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """`Recommender`: a log in, recommendations out. Fit, evaluate, recommend, session, save, load."""
 
 import os
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -28,10 +29,13 @@ from prism.recommend.data.log import Codes, Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.data.splits import split as divide
+from prism.recommend.defaults import facts_of
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.export import is_model, load_model
+from prism.recommend.model.experts import Experts
+from prism.recommend.model.experts import fit_experts as experts_of
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.start import cooccurrence_rows
 from prism.recommend.session import Session
@@ -54,8 +58,8 @@ class Recommender:
     id: str | None = None
     """Of an exported model: a digest of its files."""
 
-    def __init__(self, model: RecommenderModel, split: Split, config: FitConfig):
-        self.model, self.split, self.config = model, split, config
+    def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
+        self.model, self.split, self.config, self.experts = model, split, config, experts
 
     @classmethod
     def fit(
@@ -101,22 +105,55 @@ class Recommender:
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
+        first = os.environ.get("RANK", "0") == "0"
+        by_clock = "epochs" in config.open
+        config, chosen = config.resolve(facts_of(split))
+        if progress and first:
+            print("\n".join(map(str, chosen)), flush=True)
+        began = time.monotonic()
         place, recommender = pick_device(device), cls._starting(split, config)
-        task = RecommendationTask(
-            split=split,
-            batching=config.batching,
-            objective=config.objective,
-            query_time=config.query_time,
-            context=recommender.context,
-            seed=config.train.seed,
-            cutoffs=config.cutoffs,
-        )
+        recommender.fit_experts()
+        task = recommender.task()
+        if by_clock:
+            spent = time.monotonic() - began
+            epochs, why = _affordable(recommender, task, 60 * config.minutes - spent, out)
+            if progress and first and why:
+                print(f"epochs {epochs}: {why}", flush=True)
+            config = config.with_options({"epochs": epochs})
+            recommender.config = config
         with ExitStack() as stack:
-            if out is not None and os.environ.get("RANK", "0") == "0":
+            if out is not None and first:
                 stack.enter_context(only_one(out))
                 open_run(out, split, config, store)
             train(recommender.model, task, config.train, out=out, progress=progress, device=place)
         return recommender
+
+    def task(self) -> RecommendationTask:
+        """What training minimises and watches."""
+        config = self.config
+        return RecommendationTask(
+            split=self.split,
+            batching=config.batching,
+            objective=config.objective,
+            query_time=bool(config.query_time),
+            experts=self.experts,
+            context=self.context,
+            seed=config.train.seed,
+            cutoffs=config.cutoffs,
+        )
+
+    def fit_experts(self, known: bool = False) -> None:
+        """Tables from the training events; the repeat expert's weights too, unless the model has them (`known`)."""
+        gates = self.model.gates
+        if gates is None:
+            return
+        self.experts = experts_of(
+            self.split.train,
+            novel=self.split.test.remove_seen,
+            timed=self.model.config.query_time,
+            repeats=gates.repeats.double().cpu().numpy() if known else None,
+        )
+        gates.repeats.copy_(torch.from_numpy(self.experts.repeats))
 
     @classmethod
     def _starting(cls, split: Split, config: FitConfig) -> "Recommender":
@@ -125,13 +162,14 @@ class Recommender:
         if config.start == "cooccurrence":
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(config.train.seed)
-                rows = cooccurrence_rows(split.train, config.dim)
+                rows = cooccurrence_rows(split.train, made.model.config.backbone.dim)
                 found = rows.any(1)
                 made.model.embedding.weight[:-1][found] = rows[found]
         return made
 
     @classmethod
     def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":
+        config, _ = config.resolve(facts_of(split))
         features = item_values(split.train, config.features) if config.features else None
         return cls(cls.build(config, split.train.n_items, features), split, config)
 
@@ -155,8 +193,13 @@ class Recommender:
     @property
     def context(self) -> int | None:
         """Events of a history that count; None: all of them."""
-        window = self.config.batching.length if self.model.grows else None
+        window = self.config.batching.length if self.model.grows else None  # set: the config is resolved
         return window if self.config.context is None else self.config.context
+
+    @property
+    def scorer(self) -> ModelScorer:
+        """Scores of all items after any history."""
+        return ModelScorer(self.model, self.context, self.experts)
 
     @property
     def excludes_seen(self) -> bool:
@@ -166,7 +209,7 @@ class Recommender:
 
     def evaluate(self, *, valid: bool = False) -> Evaluation:
         """Full ranking of the test queries (or the validation ones)."""
-        return self._rank(ModelScorer(self.model, self.context), valid)
+        return self._rank(self.scorer, valid)
 
     def evaluate_baselines(self, *, valid: bool = False) -> dict[str, Evaluation]:
         """The simple baselines on the same queries, but those that `usable` leaves out."""
@@ -235,7 +278,7 @@ class Recommender:
             return self._best_of(self._codes(list(users)), k, seen, mask, when)
         one = self.history(user, history, times)
         log, queries = after_last(one, np.array([0]), self.model.items, at=when)
-        scores = ModelScorer(self.model, self.context)(log, queries)
+        scores = self.scorer(log, queries)
         found, codes = best(scores, mask, queries.removed(log) if seen else None, k)
         return as_list(self.log, found[0], codes[0])
 
@@ -271,7 +314,7 @@ class Recommender:
             raise InputError("there is nobody to recommend to: give users, or events with users")
         users, order = np.unique(asked, return_inverse=True)
         log, queries = after_last(self.log, users, self.model.items, at=at)
-        scorer, parts = ModelScorer(self.model, self.context), []
+        scorer, parts = self.scorer, []
         for part in queries.blocks(max(1, min(BLOCK_USERS, 16_000_000 // self.model.items))):
             scores, codes = best(scorer(log, part), mask, part.removed(log) if seen else None, k)
             parts.append((part.users, scores.cpu().numpy(), codes.cpu().numpy()))
@@ -300,7 +343,9 @@ class Recommender:
         later = source if isinstance(source, Log) else load_data(source, later=True)
         log = merge(self.log, later).log
         nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)
-        made = Recommender(self.model, replace(self.split, log=log, valid=nothing, test=nothing), self.config)
+        made = Recommender(
+            self.model, replace(self.split, log=log, valid=nothing, test=nothing), self.config, self.experts
+        )
         made.id = self.id
         return made
 
@@ -338,6 +383,7 @@ class Recommender:
         shared = folder if (folder / storage.EVENTS).exists() else folder.parent  # runs of one comparison share them
         recommender = cls._untrained(storage.read_split(shared, folder.name, config.protocol), config)
         load_best(recommender.model, folder)
+        recommender.fit_experts(known=True)
         recommender.model.to(place)
         return recommender
 
@@ -379,6 +425,36 @@ class Recommender:
         events = slice(self.log.offsets[code], self.log.offsets[code + 1])
         codes: Codes = self.log.items[events]
         return log_of(self.log, codes, self.log.times[events])
+
+
+def _affordable(
+    recommender: "Recommender", task: RecommendationTask, seconds: float, out: Path | None
+) -> tuple[int, str]:
+    """(epochs, reason): what the rule allows and the time suffices for; of a run that goes on, what it began with."""
+    most = recommender.config.train.epochs
+    if out is not None and (out / storage.CONFIG).exists():
+        return storage.read_config(out).train.epochs, ""
+    each = _epoch_seconds(recommender.model, task)
+    epochs = int(np.clip(int(seconds / each), 1, most))
+    why = f"an epoch takes about {each:.0f} s, and {recommender.config.minutes:g} minutes are given"
+    return epochs, why if epochs < most else ""
+
+
+def _epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
+    """Measured on a few batches and validation queries; the model is left as it was."""
+    whole = task.batches(0)
+    some = [whole[n] for n in range(min(batches, len(whole)))]
+    with torch.random.fork_rng(devices=[]):
+        model.train()
+        clock = []
+        for batch in some:
+            began = time.monotonic()
+            task.loss(model, batch)[0].backward()
+            clock.append(time.monotonic() - began)
+        model.zero_grad(set_to_none=True)
+    step = sorted(clock)[len(clock) // 2]  # the first compiles
+    # a fifth more for the optimiser and for what else the machine does
+    return 1.2 * step * len(whole) + task.evaluation_seconds(model)
 
 
 def _changed(config: FitConfig, mixer: str | None, epochs: int | None, seed: int | None) -> FitConfig:

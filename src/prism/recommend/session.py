@@ -13,7 +13,8 @@ from prism.recommend.choose import Filter, Recommendation, as_list, best, permit
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.model.recommender import Events, ModelState
+from prism.recommend.model.recommender import Events, ModelState, live_scores
+from prism.recommend.model.user_state import state_after, updated
 from prism.recommend.training.histories import pack
 from prism.recommend.user_bytes import UserValue, pack_user
 
@@ -32,8 +33,7 @@ class Session:
         known = history.items < self._model.items
         self._codes: Codes = history.items[known]
         self._times = history.times[known]
-        self._seen = torch.zeros(self._model.items, dtype=torch.bool)
-        self._seen[torch.from_numpy(self._codes.astype(np.int64))] = True
+        self._user = state_after(self._codes, self._times)
         self._count = len(self._codes)
         self._state: ModelState | None = None
         self._last: Events | None = None  # None: the start token
@@ -68,7 +68,7 @@ class Session:
             kept = self._of.context - 1
             self._codes = np.append(self._codes[len(self._codes) - min(kept, len(self._codes)) :], np.int32(code))
             self._times = np.append(self._times[len(self._times) - min(kept, len(self._times)) :], when)
-        self._seen[code] = True
+        self._user = updated(self._user, code, when)
         self._count += 1
         return True
 
@@ -84,22 +84,29 @@ class Session:
         """The k items most likely to come next, best first; see `Recommender.recommend`."""
         mask = permitted(self._of.log, self._model.items, allow, deny)
         if self._of.excludes_seen if exclude_seen is None else exclude_seen:
-            mask = mask & ~self._seen
+            mask[torch.from_numpy(self._user.items[: self._user.distinct].astype(np.int64))] = False
         scores, codes = best(self.scores(None if at is None else seconds(at)), mask, None, k)
         return as_list(self._of.log, scores[0], codes[0])
 
     @torch.inference_mode()
     def scores(self, at: int | None = None) -> Tensor:
         """[1, items]: every item's score now."""
+        x, experts = self._features(at), self._of.experts
+        if experts is None:
+            return self._model.scores(x)
+        return live_scores(self._model, experts, self._model.scores(x), x, [self._user], [at])
+
+    def _features(self, at: int | None) -> Tensor:
+        """[1, dim]: after the last event."""
         if self._of.context is not None:
             log, queries = after_last(
                 log_of(self._of.log, self._codes, self._times), np.array([0]), self._model.items, at=at
             )
-            return ModelScorer(self._model, self._of.context)(log, queries)
+            return ModelScorer(self._model, self._of.context).features(log, queries)
         if self._model.config.query_time or self._ahead is None:
             now = int(self._times[-1]) if self._count else 0
             self._ahead = self._step(now if at is None else at)
-        return self._model.scores(self._ahead[0])
+        return self._ahead[0]
 
     def state(self) -> bytes:
         """All that is remembered of this user and nothing of anyone else, for `Recommender.session(state=…)`."""
@@ -117,16 +124,22 @@ class Session:
         else:
             self._ahead = self._step(now) if self._ahead is None else self._ahead
             arrays, pending = [*_parts(self._ahead[1]), self._ahead[0][0].cpu().numpy()], (-1, -1)
-        seen = self._seen.nonzero()[:, 0].numpy().astype(np.int32)
+        user = self._user.trimmed()
         facts = np.array([self._count, now, *pending])
-        return pack_user(UserValue(arrays=arrays, seen=seen, facts=facts), self._of)
+        return pack_user(
+            UserValue(
+                arrays=arrays, seen=np.sort(user.items), user=None if self._of.experts is None else user, facts=facts
+            ),
+            self._of,
+        )
 
     @classmethod
     def restored(cls, recommender: "Recommender", value: UserValue) -> "Session":
         """The session whose `state` this was."""
         made = cls(recommender, log_of(recommender.log, np.zeros(0, dtype=np.int32), None))
         count, now, code, since = value.facts.tolist()
-        made._seen[torch.from_numpy(value.seen.astype(np.int64))] = True
+        nowhen = np.zeros(len(value.seen), dtype=np.int64)
+        made._user = state_after(value.seen, nowhen) if value.user is None else value.user
         made._count, made._times = count, np.array([now] * bool(count), dtype=np.int64)
         if recommender.context is not None:
             recent = value.arrays[0]

@@ -19,10 +19,8 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.merge import Merged
 from prism.recommend.data.splits import All, Mask, Queries
 from prism.recommend.evaluation.ranking import evaluate
-from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.recommender import Recommender, open_run
-from prism.recommend.training.task import RecommendationTask
 from prism.train import checkpoints
 from prism.train.loop import train
 
@@ -87,6 +85,7 @@ def update(
     split = All(remove_seen=before.excludes_seen).split(merged.log)
     model, started = grown(before.model, before.log, merged.log, config.features)
     made = Recommender(model, split, config)
+    made.fit_experts(known=True)
     if out is not None:
         if out.exists():
             raise InputError(f"{out} exists: give a new folder, so that no model is lost")
@@ -94,15 +93,7 @@ def update(
     predicted = _predicted(before, merged)
     if merged.new.any():
         users = _taught(merged, config.train.seed)
-        task = RecommendationTask(
-            split=replace(split, train=merged.log.where(users[merged.log.users])),
-            batching=config.batching,
-            objective=config.objective,
-            query_time=config.query_time,
-            context=made.context,
-            seed=config.train.seed,
-            cutoffs=config.cutoffs,
-        )
+        task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
         train(model, task, schedule, out=out, progress=progress)
     elif out is not None:
         checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
@@ -217,8 +208,7 @@ def _predicted(before: Recommender, merged: Merged) -> dict[str, float]:
         return {}
     queries = Queries(users=users[asked], positions=events[asked], candidates=before.model.items, remove_seen=False)
     step = max(1, len(queries) // before.config.batching.valid_queries)
-    scorer = ModelScorer(before.model, before.context)
-    found = evaluate(scorer, log, queries[::step], cutoffs=before.config.cutoffs, samples=1)
+    found = evaluate(before.scorer, log, queries[::step], cutoffs=before.config.cutoffs, samples=1)
     return {name: found[name] for name in found.values}
 
 

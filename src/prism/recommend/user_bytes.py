@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prism.errors import InputError
+from prism.recommend.model.user_state import UserState
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
@@ -23,6 +24,8 @@ class UserValue:
     """The network's state, part by part, and the features after it; or the last events of a limited context."""
     seen: Any
     """Codes of the items taken, in increasing order."""
+    user: UserState | None
+    """What the simple experts remember; None: the model has none."""
     facts: Any
     """[4]: events, time of the latest, the item of one that the state does not hold yet (-1: none), its gap."""
 
@@ -43,6 +46,8 @@ def pack_user(value: UserValue, of: "Recommender") -> bytes:
 
     arrays = {f"part{n}": np.ascontiguousarray(part) for n, part in enumerate(value.arrays)}
     given = arrays | {"seen": np.ascontiguousarray(value.seen), "facts": np.ascontiguousarray(value.facts)}
+    if value.user is not None:
+        given |= {f"user_{name}": np.ascontiguousarray(part) for name, part in value.user.trimmed()._asdict().items()}
     # one entry: several would stand in any order, and equal states should be equal bytes
     return save(given, {"prism": f"{VERSION} {of.key}"})  # type: ignore[no-any-return]
 
@@ -63,5 +68,7 @@ def unpack_user(state: bytes, of: "Recommender") -> UserValue:
             f"the state is of model {key!r}, version {version}, and this is {of.key!r}, version {VERSION}: "
             "build it again from the user's events"
         )
-    parts = [found[f"part{n}"] for n in range(len(found) - 2)]
-    return UserValue(arrays=parts, seen=found["seen"], facts=found["facts"])
+    parts = [found[f"part{n}"] for n in range(sum(name.startswith("part") for name in found))]
+    mine = {name: found[f"user_{name}"].copy() for name in UserState._fields if f"user_{name}" in found}
+    user = UserState(**mine) if mine else None
+    return UserValue(arrays=parts, seen=found["seen"], user=user, facts=found["facts"])

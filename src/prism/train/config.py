@@ -46,18 +46,23 @@ class TrainConfig:
     """Also write TensorBoard's event files (pip install 'prism-sequence[tensorboard]')."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "patience", "evaluate_every", "log_steps"):
+        for name in ("accumulate", "patience", "evaluate_every", "log_steps"):
             at_least(name, getattr(self, name), 1)
-        for name in ("weight_decay", "seed", "save_seconds"):
+        for name in ("epochs", "lr", "weight_decay", "seed", "save_seconds"):
             at_least(name, getattr(self, name), 0)
-        for name in ("lr", "clip"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if not self.clip > 0:
+            raise InputError(f"clip must be above 0, got {self.clip!r}")
         fraction("warmup", self.warmup)
         fraction("beta2", self.beta2)
         if not 0 <= self.final_lr <= 1:
             raise InputError(f"final_lr must be in [0, 1], got {self.final_lr!r}")
         one_of("precision", self.precision, Precision)
+
+    def check_set(self) -> None:
+        """Refuses to train with `epochs` or `lr` at 0: a task that has rules for them sets them before."""
+        at_least("epochs", self.epochs, 1)
+        if not self.lr > 0:
+            raise InputError(f"lr must be above 0, got {self.lr!r}")
 
     def rate(self, done: float) -> float:
         """The learning rate where a share `done` of the run is behind: a function, so that nothing needs saving."""

@@ -49,6 +49,7 @@ def train(
     Returns:
         Where the run ended, with the best metrics.
     """
+    config.check_set()
     check_tensorboard(config.tensorboard)
     accelerator = Accelerator(cpu=(device or pick_device()).type == "cpu")
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []

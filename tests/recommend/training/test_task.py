@@ -25,7 +25,7 @@ def log() -> Log:
 
 
 def task(log: Log, protocol: str = "leave-one-out", **fields: object) -> RecommendationTask:
-    batching = BatchConfig(batch=8, length=10, **fields)
+    batching = BatchConfig(**{"batch": 8, "length": 10, "windows": "last", **fields})
     return RecommendationTask(split=split(log, protocol), batching=batching, objective=ObjectiveConfig())
 
 

@@ -46,6 +46,7 @@ CONFIG = FitConfig(
     dropout=0.1,
     time_gaps=True,
     query_time=True,
+    experts=(),
     projection=True,
     cutoffs=(10, 200, 500),
     batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),

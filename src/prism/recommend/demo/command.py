@@ -25,7 +25,7 @@ from prism.recommend.demo.findings import LABELS, Customer, Question, customers,
 from prism.recommend.demo.report import Report, TrainedModel, write_report
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
-from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts import EXPERTS
 from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
 from prism.recommend.tables import show_evaluations
@@ -45,6 +45,7 @@ CONFIG = FitConfig(
     time_gaps=True,
     query_time=True,
     projection=True,
+    experts=EXPERTS,
     cutoffs=(10, 50),
     batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),
     train=TrainConfig(epochs=4, lr=3e-3, patience=10),
@@ -134,9 +135,7 @@ def train_one(log: Log, config: FitConfig, out: Path, progress: bool) -> Trained
 def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> list[Question]:
     """Both questions to the models and to the simple baselines."""
     log, test = divided.log, divided.test
-    scorers: dict[str, Any] = {
-        name: ModelScorer(one.recommender.model, one.recommender.context) for name, one in trained.items()
-    }
+    scorers: dict[str, Any] = {name: one.recommender.scorer for name, one in trained.items()}
     scorers |= {name: BASELINES[name]().fit(divided.train) for name in usable(divided.train)[0]}
     cutoffs = next(iter(trained.values())).recommender.config.cutoffs
 

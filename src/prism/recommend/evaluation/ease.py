@@ -12,9 +12,9 @@ from torch import Tensor
 from prism.config import at_least
 from prism.errors import InputError
 from prism.ops.cpu import threads
+from prism.recommend.compiling import compiled
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.evaluation.compiled import compiled
 from prism.recommend.evaluation.scores import Scores
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from prism.recommend.evaluation.compiled import compiled
+from prism.recommend.compiling import compiled
 
 
 @compiled

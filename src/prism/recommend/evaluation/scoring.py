@@ -9,7 +9,8 @@ from torch import Tensor
 
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.model.experts import Experts
+from prism.recommend.model.recommender import RecommenderModel, log_chances
 from prism.recommend.training.histories import pack
 
 # Tokens encoded at once: bounds the memory of long histories, and suits the cache.
@@ -23,11 +24,19 @@ class ModelScorer:
     model: RecommenderModel
     context: int | None = None
     """Events of a history that count; None: all."""
+    experts: Experts | None = None
+    """Mixed with the model, if it has gates for them."""
 
     def __call__(self, log: Log, queries: Queries) -> Float[Tensor, "Q I"]:
-        """Scores [queries, candidates]."""
+        """Scores [queries, candidates]; of a mixture, logarithms of probabilities."""
         with torch.inference_mode():
-            return self.model.scores(self.features(log, queries))
+            x = self.features(log, queries)
+            if self.experts is None:
+                return self.model.scores(x)
+            contexts, masses = self.experts.contexts(log, queries)
+            chances, gates = self.model.chances(self.model.scores(x), x, contexts, masses)
+            self.experts.add(chances, gates, log, queries)
+            return log_chances(chances)
 
     @torch.inference_mode()
     def features(self, log: Log, queries: Queries) -> Float[Tensor, "Q D"]:
@@ -40,6 +49,10 @@ class ModelScorer:
         finally:
             self.model.train(trained)
         return torch.cat(parts)
+
+    def tokens(self, log: Log, queries: Queries) -> int:
+        """How many are encoded for so many queries."""
+        return int(self._lengths(log, queries).sum())
 
     def _lengths(self, log: Log, queries: Queries) -> Ints:
         """[queries]: tokens that each query adds; those of one user share their history."""

@@ -3,13 +3,16 @@
 Row i of the table is item i's own, and where items have features what it shares with others (`item_features.py`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prism.config import at_least
@@ -17,7 +20,10 @@ from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
 from prism.recommend.data.items import ItemValues
+from prism.recommend.model.experts import Experts, Floats, check_experts
 from prism.recommend.model.item_features import ItemFeatures
+from prism.recommend.model.mixture import Gates
+from prism.recommend.model.user_state import UserState
 
 # Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
 GAP_BUCKETS = 63
@@ -51,13 +57,29 @@ class RecommenderConfig:
     """Tell the model when the answer is asked for; in evaluation that is when the next event happened."""
     item_bias: bool = False
     """A learned offset of each item's score."""
+    experts: tuple[str, ...] = ()
+    """Simple experts that the model's softmax is mixed with (see `experts.py`); none: the model alone."""
     projection: bool = False
     """A learned map of the features before they meet the table. Without it the latest item is drawn to itself."""
+
+    def __post_init__(self) -> None:
+        check_experts(self.experts)
 
     def build(self, items: int, features: ItemValues | None = None) -> "RecommenderModel":
         """A model of so many items, with what is known of them, its weights drawn from torch's generator."""
         at_least("items", items, 1)
         return RecommenderModel(self, items, features)
+
+
+class Outputs(NamedTuple):
+    """What a loss needs."""
+
+    x: Float[Tensor, "T D"]
+    """Features of every token."""
+    table: Float[Tensor, "I D"]
+    bias: Float[Tensor, " I"] | None
+    gates: Float[Tensor, "T gates"] | None
+    """Logarithms, the model's first; None: there are no experts."""
 
 
 class RecommenderModel(nn.Module):
@@ -77,6 +99,7 @@ class RecommenderModel(nn.Module):
         # positions bring a dropout of their own
         self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
         self.backbone = config.backbone.build()
+        self.gates = Gates(dim, config.experts) if config.experts else None
 
     @property
     def start(self) -> int:
@@ -94,16 +117,23 @@ class RecommenderModel(nn.Module):
         return self._rows()[: self.items]
 
     def forward(
-        self, events: Events, cu_seqlens: Int[Tensor, " limits"], used: Int[Tensor, " U"] | None = None
-    ) -> tuple[Float[Tensor, "T D"], Float[Tensor, "I D"], Float[Tensor, " I"] | None]:
-        """What a loss needs: features of every token, the item table and bias.
+        self,
+        events: Events,
+        cu_seqlens: Int[Tensor, " limits"],
+        used: Int[Tensor, " U"] | None = None,
+        contexts: Float[Tensor, "T F"] | None = None,
+        masses: Float[Tensor, "T E"] | None = None,
+    ) -> Outputs:
+        """What a loss needs; contexts and masses are the experts' (see `Views`).
 
         With `used`, the codes of some items and last the start token's, there are no others: the events have codes
         among these, and so have the table and bias. The table's gradient is then sparse.
         """
         rows = self._rows(used)
         bias = self.bias if used is None or self.bias is None else self.bias[used[:-1]]
-        return self._encode(rows, events, cu_seqlens, None)[0], rows[:-1], bias
+        x = self._encode(rows, events, cu_seqlens, None)[0]
+        gates = None if self.gates is None else self.gates(x, contexts, masses)
+        return Outputs(x, rows[:-1], bias, gates)
 
     def encode(
         self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
@@ -120,6 +150,16 @@ class RecommenderModel(nn.Module):
         """A score for every item."""
         scores = features @ self.table.T
         return scores if self.bias is None else scores + self.bias
+
+    def chances(
+        self, scores: Float[Tensor, "N I"], features: Float[Tensor, "N D"], contexts: Floats, masses: Floats
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """(g_model · p_model [N, items], the experts' gates [N, experts]): what the experts are then added to."""
+        assert self.gates is not None
+        on = features.device
+        gates = self.gates(features, torch.from_numpy(contexts).to(on), torch.from_numpy(masses).to(on)).exp()
+        chances = scores.softmax(1).mul_(gates[:, :1])
+        return chances.cpu().numpy(), gates[:, 1:].cpu().numpy()
 
     def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         return x if self.projection is None else self.projection(x)
@@ -149,6 +189,27 @@ class RecommenderModel(nn.Module):
             x = x + self.until(gap_bucket(events.times[..., 1] - events.times[..., 0]))
         # the table's rows have length 1, as scores want them; the blocks add vectors with entries of variance 1
         return self.dropout(x * self.config.backbone.dim**0.5)
+
+
+def live_scores(
+    model: RecommenderModel,
+    experts: Experts,
+    scores: Float[Tensor, "N I"],
+    features: Float[Tensor, "N D"],
+    states: Sequence[UserState],
+    asked: Sequence[int | None],
+) -> Float[Tensor, "N I"]:
+    """Scores of the mixture for live users, from the model's own scores."""
+    moments = experts.moments(states, asked)
+    chances, gates = model.chances(scores, features, moments.contexts, moments.masses)
+    experts.add_live(chances, gates, moments)
+    return log_chances(chances)
+
+
+def log_chances(chances: NDArray[np.floating]) -> Tensor:
+    """Scores of a mixture."""
+    # what underflowed in the model's softmax, and no expert names, is last and not refused as infinite
+    return torch.from_numpy(chances).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
 def gap_bucket(seconds: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:

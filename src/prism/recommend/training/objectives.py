@@ -46,10 +46,14 @@ def objective(
     table: Float[Tensor, "I D"],
     bias: Float[Tensor, " I"] | None,
     targets: Int[Tensor, " N"],
+    beside: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum over tokens of the exact softmax or of the binary cross-entropy."""
+    """The sum over tokens of the exact softmax or of the binary cross-entropy.
+
+    `beside` is the logarithm of what other experts add to p(target), for the softmax.
+    """
     if config.loss == "softmax":
-        return softmax_loss(x, table, targets, bias=bias)
+        return softmax_loss(x, table, targets, bias=bias, beside=beside)
     drawn = torch.randint(len(table), (len(targets), config.negatives), device=x.device)
     positive, negative = _scores(x, table, bias, targets[:, None]), _scores(x, table, bias, drawn)
     return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.negatives)

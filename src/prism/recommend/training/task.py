@@ -1,5 +1,6 @@
 """Next-item recommendation as a task to train on: packed windows of histories, a loss, validation by full ranking."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from prism.recommend.data.splits import Queries, Split
 from prism.recommend.evaluation.metrics import CUTOFFS
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts import Experts, Views, training_views
+from prism.recommend.model.mixture import beside
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
 from prism.recommend.training.negatives import Proposal, compact, draw, proposal
@@ -28,19 +31,22 @@ Windows = Literal["last", "all"]
 class BatchConfig:
     """What one update of the weights sees."""
 
-    batch: int = 32
+    batch: int | None = None
     """Windows of histories at once. Small batches learn better: 32 beats 128 by far on ML-1M."""
-    length: int = 200
+    length: int | None = None
     """Events of a window."""
-    windows: Windows = "last"
+    windows: Windows | None = None
     """Train on the last window of each history, or on all: cut anew at random places every epoch."""
     valid_queries: int = 10_000
     """At most so many validation queries decide which epoch is the best, evenly spaced over all."""
 
     def __post_init__(self) -> None:
-        at_least("batch", self.batch, 1)
-        at_least("length", self.length, 1)
-        one_of("windows", self.windows, Windows)
+        if self.batch is not None:
+            at_least("batch", self.batch, 1)
+        if self.length is not None:
+            at_least("length", self.length, 1)
+        if self.windows is not None:
+            one_of("windows", self.windows, Windows)
         at_least("valid_queries", self.valid_queries, 1)
 
 
@@ -52,6 +58,12 @@ class Batch(NamedTuple):
     targets: Tensor
     windows: Tensor
     """[windows, 2]: user and first event, to name the batch in an error."""
+    contexts: Tensor
+    """[tokens, …]: what the gates of a mixture look at; empty without experts."""
+    masses: Tensor
+    """[tokens, experts]: 0 where an expert has nothing to say."""
+    chances: Tensor
+    """[tokens, experts]: each expert's probability of the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +74,8 @@ class RecommendationTask:
     batching: BatchConfig
     objective: ObjectiveConfig
     query_time: bool = False
+    experts: Experts | None = None
+    """Whose probabilities are mixed with the model's."""
     context: int | None = None
     """Events of a history that count in validation; None: all."""
     seed: int = 0
@@ -83,16 +97,33 @@ class RecommendationTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
         """The sum over events, and how many there are."""
+        targets = batch.targets
         if self.objective.loss == "sampled":
-            return self._sampled_loss(model, batch), len(batch.targets)
-        x, table, bias = model(batch.events, batch.cu_seqlens)
-        return objective(self.objective, x, table, bias, batch.targets), len(batch.targets)
+            return self._sampled_loss(model, batch), len(targets)
+        x, table, bias, gates = model(batch.events, batch.cu_seqlens, None, batch.contexts, batch.masses)
+        if gates is None:
+            return objective(self.objective, x, table, bias, targets), len(targets)
+        others = beside(gates, batch.chances)
+        loss = objective(self.objective, x, table, bias, targets, others) - gates[:, 0].sum()
+        return loss, len(targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Metrics on the validation queries."""
-        scorer = ModelScorer(cast(RecommenderModel, model), self.context)
+        scorer = ModelScorer(cast(RecommenderModel, model), self.context, self.experts)
         found = evaluate(scorer, self.split.log, self._valid, cutoffs=self.cutoffs, samples=1)
         return {name: found[name] for name in found.values}
+
+    def evaluation_seconds(self, model: nn.Module, queries: int = 200) -> float:
+        """About how long `evaluate` takes, from a few of its queries."""
+        if not len(self._valid):
+            return 0.0
+        few = self._valid[:: max(1, len(self._valid) // queries)]
+        scorer = ModelScorer(cast(RecommenderModel, model), self.context, self.experts)
+        evaluate(scorer, self.split.log, few[:8], cutoffs=self.cutoffs, samples=1)  # compiles
+        began = time.monotonic()
+        evaluate(scorer, self.split.log, few, cutoffs=self.cutoffs, samples=1)
+        log = self.split.log
+        return (time.monotonic() - began) * scorer.tokens(log, self._valid) / scorer.tokens(log, few)
 
     def describe(self, batch: Batch) -> str:
         """Whose events a batch holds."""
@@ -111,9 +142,13 @@ class RecommendationTask:
             shared=config.shared,
         )
         small = compact(batch.events.items, batch.targets, drawn.items, self.split.train.n_items)
-        x, table, bias = model(batch.events._replace(items=small.tokens), limits, small.used)
+        x, table, bias, gates = model(
+            batch.events._replace(items=small.tokens), limits, small.used, batch.contexts, batch.masses
+        )
         found = sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits, bias=bias)
-        return -found.sum()
+        if gates is None:
+            return -found.sum()
+        return -(torch.logaddexp(found, beside(gates, batch.chances)) + gates[:, 0]).sum()
 
     @cached_property
     def _proposal(self) -> Proposal:
@@ -123,6 +158,14 @@ class RecommendationTask:
         return proposal(torch.from_numpy(items), self.split.train.n_items)
 
     @cached_property
+    def views(self) -> Views:
+        """What the experts say of each training event, from the events of other users."""
+        if self.experts is None:
+            empty = np.zeros((self.split.train.n_events, 0), dtype=np.float32)
+            return Views(empty, empty, empty)
+        return training_views(self.split.train, self.experts)
+
+    @cached_property
     def _valid(self) -> Queries:
         queries = self.split.valid
         step = -(-len(queries) // self.batching.valid_queries)
@@ -130,7 +173,7 @@ class RecommendationTask:
 
     def _windows(self, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
         """(first event, one past the last, user) of each window."""
-        train, length = self.split.train, self.batching.length
+        train, length = self.split.train, cast(int, self.batching.length)
         users = np.flatnonzero(train.lengths)
         starts, ends = train.offsets[users], train.offsets[users + 1]
         if self.batching.windows == "last":
@@ -154,10 +197,10 @@ class Batches(Sequence[Batch]):
     users: Ints
 
     def __len__(self) -> int:
-        return -(-len(self.starts) // self.task.batching.batch)
+        return -(-len(self.starts) // cast(int, self.task.batching.batch))
 
     def __getitem__(self, n: Any) -> Any:
-        size = self.task.batching.batch
+        size = cast(int, self.task.batching.batch)
         if not 0 <= n < len(self):
             raise IndexError(n)
         part = slice(n * size, (n + 1) * size)
@@ -172,4 +215,5 @@ class Batches(Sequence[Batch]):
         after[limits[:-1]] = starts
         targets = torch.from_numpy(train.items[after].astype(np.int64))
         windows = torch.from_numpy(np.stack([self.users[part], starts], 1))
-        return Batch(packed.events, packed.cu_seqlens, targets, windows)
+        views = (torch.from_numpy(part[after]) for part in self.task.views)
+        return Batch(packed.events, packed.cu_seqlens, targets, windows, *views)

@@ -1,4 +1,4 @@
-"""How the loops of the baselines are compiled: without the interpreter's lock, cached on disk where that can be."""
+"""How the loops of this package are compiled: without the interpreter's lock, cached on disk where that can be."""
 
 import inspect
 from collections.abc import Callable

@@ -1,0 +1,152 @@
+"""What `prism fit` chooses by itself: facts about a log, and one rule for each option that was left open."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from prism.recommend.data.splits import Split
+from prism.recommend.model.experts import EXPERTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the rules look at, all of it from training events and the protocol."""
+
+    events: int
+    users: int
+    items: int
+    longest: int
+    """Events of the longest history."""
+    usual: float
+    """Events of a history at the 90th percentile."""
+    repeats: float
+    """Share of events whose item the user had taken before."""
+    at_once: float
+    """Share of events that repeat the item just taken."""
+    ties: float
+    """Share of events at the very time of the user's event before."""
+    days: float
+    """Between the first event and the last."""
+    removes_seen: bool
+    """Whether the protocol asks only for items that the user has not taken."""
+
+
+def facts_of(split: Split) -> Facts:
+    """Of a divided log."""
+    train = split.train
+    follows = np.ones(train.n_events, dtype=bool)
+    follows[train.offsets[:-1][train.lengths > 0]] = False
+    after = np.flatnonzero(follows)
+    key = train.users * np.int64(train.n_items) + train.items
+    distinct = len(np.unique(key))
+    return Facts(
+        events=train.n_events,
+        users=train.n_users,
+        items=train.n_items,
+        longest=int(train.lengths.max(initial=0)),
+        usual=float(np.percentile(train.lengths, 90)),
+        repeats=1 - distinct / max(train.n_events, 1),
+        at_once=float((train.items[after] == train.items[after - 1]).mean()) if len(after) else 0.0,
+        ties=float((train.times[after] == train.times[after - 1]).mean()) if len(after) else 0.0,
+        days=float(train.times.max(initial=0) - train.times.min(initial=0)) / 86_400 if train.n_events else 0.0,
+        removes_seen=split.test.remove_seen,
+    )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One option that a rule set."""
+
+    option: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        shown = " ".join(self.value) if isinstance(self.value, tuple) else self.value
+        return f"{self.option} {shown}: {self.reason}"
+
+
+Rule = Callable[["Rules"], tuple[Any, str]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One method for each option, in the order in which they are told: (value, reason)."""
+
+    of: Facts
+
+    def experts(self) -> tuple[tuple[str, ...], str]:
+        if self.of.removes_seen:
+            return EXPERTS[1:], "the protocol asks for items not taken before, so nothing is repeated"
+        return EXPERTS, f"{self.of.repeats:.0%} of events repeat an item; the gates learn whom to believe"
+
+    def time_gaps(self) -> tuple[bool, str]:
+        return self._timed, "events have times" if self._timed else "all events share one time"
+
+    def query_time(self) -> tuple[bool, str]:
+        why = "a question has a time too" if self._timed else "all events share one time"
+        return self._timed, f"{why}; {self.of.ties:.0%} of events share the time of the one before"
+
+    def projection(self) -> tuple[bool, str]:
+        rare = self.of.at_once < 0.02
+        return rare, f"{self.of.at_once:.1%} of events repeat the item just taken"
+
+    def length(self) -> tuple[int, str]:
+        value = int(np.clip(10 * np.ceil(self.of.usual / 10), 20, 200 if self._large else 100))
+        return value, f"nine of ten histories have at most {self.of.usual:.0f} events"
+
+    def windows(self) -> tuple[str, str]:
+        if self._large:
+            return "last", "with this many events the latest of each history are enough for an epoch"
+        return "all", "a small log is used whole"
+
+    def batch(self) -> tuple[int, str]:
+        value = int(np.clip(round(self._tokens / self._mean_window), 2, 64))
+        return value, f"about {self._tokens:,} events an update, some hundred updates an epoch"
+
+    def dim(self) -> tuple[int, str]:
+        return (96 if self._large else 64), f"{self.of.events:,} training events"
+
+    def layers(self) -> tuple[int, str]:
+        return (2 if self._large else 1), f"{self.of.events:,} training events"
+
+    def dropout(self) -> tuple[float, str]:
+        return (0.2, "many events") if self._large else (0.25, "few events are soon learned by heart")
+
+    def lr(self) -> tuple[float, str]:
+        return (4e-3 if self._large else 3e-3), f"suits updates of {self._tokens:,} events"
+
+    def epochs(self) -> tuple[int, str]:
+        return (10 if self._large else 8), "at most; fewer if the minutes allow fewer"
+
+    @property
+    def _timed(self) -> bool:
+        return self.of.days > 0
+
+    @property
+    def _large(self) -> bool:
+        return self.of.events >= 500_000
+
+    @property
+    def _tokens(self) -> int:
+        return int(np.clip(self.of.events // 400, 400, 3200))
+
+    @cached_property
+    def _mean_window(self) -> float:
+        length, _ = self.length()
+        return max(1.0, min(self.of.events / max(self.of.users, 1), length))
+
+
+OPTIONS = (
+    "experts", "time_gaps", "query_time", "projection", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
+    "epochs",
+)  # fmt: skip
+
+
+def choices(facts: Facts) -> dict[str, Chosen]:
+    """What every rule says of a log."""
+    rules = Rules(facts)
+    return {name: Chosen(name, *getattr(rules, name)()) for name in OPTIONS}

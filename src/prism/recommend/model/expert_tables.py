@@ -1,0 +1,158 @@
+"""What the simple experts know of a log: transitions, neighbours, popularity and recent popularity, as arrays."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.recommend.compiling import compiled
+from prism.recommend.data.log import Ints, Log
+from prism.recommend.model.user_state import RECENT
+
+# Events between two of a user's that count as near each other.
+WINDOW = 8
+# An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, for `near` long.
+NEXT_POWER, NEAR_POWER = 4.0, 0.7
+# How far a neighbour's own popularity is discounted: not at all.
+DAMPING = 0.0
+# Periods at whose beginnings recent popularity is known.
+PERIODS = 64
+# Numbers that all periods together may hold: fewer periods for a large catalogue.
+PERIOD_NUMBERS = 1 << 23
+
+
+class Rows(NamedTuple):
+    """A sparse table whose row j is a distribution: entries starts[j] … starts[j + 1] − 1, in order of column."""
+
+    starts: Ints
+    columns: NDArray[np.int32]
+    shares: NDArray[np.float32]
+    totals: NDArray[np.float32]
+    """[items]: the weight that the row was made of; 0: the row is empty."""
+    tops: NDArray[np.float32]
+    """[items]: the largest share of each row."""
+
+
+class ExpertTables(NamedTuple):
+    """All of it; namedtuples, because compiled loops read them."""
+
+    next: Rows
+    """What came directly after each item."""
+    near: Rows
+    """What was taken at most WINDOW events before or after."""
+    popular: NDArray[np.float32]
+    """[items]: share of events, each item given one more."""
+    period_starts: Ints
+    """[periods]: when each begins."""
+    recent: NDArray[np.float32]
+    """[periods, items]: shares of the events before a period begins, older ones counting less."""
+    ages: NDArray[np.float64]
+    """[2, RECENT]: how much the latest items count for `next` and for `near`, latest first."""
+
+
+def expert_tables(train: Log) -> ExpertTables:
+    """From training events."""
+    counts = train.item_counts()
+    popular = ((counts + 1) / (counts.sum() + len(counts))).astype(np.float32)
+    starts, recent = recent_popularity(train)
+    return ExpertTables(
+        next=transitions(train),
+        near=co_occurrences(train, DAMPING),
+        popular=popular,
+        period_starts=starts,
+        recent=recent,
+        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER)]),
+    )
+
+
+def _powers(power: float) -> NDArray[np.float64]:
+    return np.power(1.0 + np.arange(RECENT), -power).astype(np.float64)
+
+
+def transitions(train: Log) -> Rows:
+    """From each event's item to the next event's."""
+    return _rows(train, 0, 1, np.ones(train.n_items))
+
+
+def co_occurrences(train: Log, damping: float, window: int = WINDOW) -> Rows:
+    """Both ways, at most `window` events apart, divided by the neighbour's own count to the power `damping`."""
+    return _rows(train, window, window, np.maximum(train.item_counts(), 1.0) ** -damping)
+
+
+def _rows(train: Log, before: int, after: int, worth: NDArray[np.float64]) -> Rows:
+    """Row j: the worth of the items at most `before` events before and `after` events after an event of item j."""
+    by_item = np.argsort(train.items, kind="stable")
+    limits = np.concatenate([[0], np.cumsum(train.item_counts())])
+    users = train.users
+    first, last = train.offsets[users], train.offsets[users + 1]
+    return Rows(*_count(train.items, by_item, limits, first, last, before, after, worth))
+
+
+@compiled
+def _count(items, by_item, limits, first, last, before, after, worth):  # type: ignore[no-untyped-def]
+    n = len(limits) - 1
+    starts, totals, tops = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
+    columns = np.empty(1 << 16, dtype=np.int32)
+    shares = np.empty(1 << 16, dtype=np.float32)
+    weight, touched = np.zeros(n), np.empty(n, dtype=np.int32)
+    for j in range(n):
+        size, total = 0, 0.0
+        for a in range(limits[j], limits[j + 1]):
+            t = by_item[a]
+            for s in range(max(first[t], t - before), min(last[t], t + after + 1)):
+                i = items[s]
+                if s == t or (before > 0 and i == j):
+                    continue
+                if weight[i] == 0:
+                    touched[size] = i
+                    size += 1
+                weight[i] += worth[i]
+                total += worth[i]
+        at = starts[j]
+        starts[j + 1] = at + size
+        if at + size > len(columns):
+            room = max(2 * len(columns), at + size)
+            columns = np.concatenate((columns, np.empty(room - len(columns), dtype=np.int32)))
+            shares = np.concatenate((shares, np.empty(room - len(shares), dtype=np.float32)))
+        row = np.sort(touched[:size])
+        for b in range(size):
+            i = row[b]
+            columns[at + b] = i
+            shares[at + b] = weight[i] / total
+            tops[j] = max(tops[j], shares[at + b])
+            weight[i] = 0
+        totals[j] = total
+    return starts, columns[: starts[n]].copy(), shares[: starts[n]].copy(), totals, tops
+
+
+def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints, NDArray[np.float32]]:
+    """(starts, shares): at the start of each period, what was taken before it, halved every `half_life` seconds."""
+    order = np.argsort(train.times, kind="stable")
+    items, times = train.items[order], train.times[order]
+    span = max(int(times[-1] - times[0]), 1)
+    half = span / 12 if half_life is None else half_life
+    periods = int(np.clip(PERIOD_NUMBERS // max(train.n_items, 1), 1, PERIODS))
+    edges = (np.arange(periods) * len(times)) // periods
+    edges = np.append(edges[1:], len(times))  # the last period begins after all events
+    starts = np.append(times[np.minimum(edges[:-1], len(times) - 1)], times[-1] + 1)
+    found = np.empty((periods, train.n_items), dtype=np.float32)
+    weight, before, clock = np.zeros(train.n_items), 0, int(times[0])
+    for n in range(periods):
+        start = int(starts[n])
+        upto = int(np.searchsorted(times, start, side="left"))
+        weight *= 0.5 ** ((start - clock) / half)
+        weight += np.bincount(
+            items[before:upto], weights=0.5 ** ((start - times[before:upto]) / half), minlength=train.n_items
+        )
+        before, clock = upto, start
+        # one made-up event, spread evenly: no item is impossible
+        found[n] = (weight + 1 / train.n_items) / (weight.sum() + 1)
+    return starts, found
+
+
+@compiled
+def period_of(starts, when):  # type: ignore[no-untyped-def]
+    """The latest period that had begun; a time before the first is no time, and gets the last."""
+    if when < starts[0]:
+        return len(starts) - 1 if when <= 0 else -1
+    return np.searchsorted(starts, when, side="right") - 1
