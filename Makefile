@@ -21,7 +21,7 @@ serve: $(READY)
 	test -d prism-demo/model || { $(BIN)/prism demo && $(BIN)/prism export prism-demo/prism prism-demo/model; }
 	$(BIN)/prism serve prism-demo/model --store prism-demo/events.db --browse
 
-# what needs a browser as well, on Debian or Ubuntu
+# also what needs a browser or schemathesis, and killing with -9; on Debian or Ubuntu
 test-services: $(READY)
 	command -v chromium || apt-get install -y chromium
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright schemathesis

@@ -240,6 +240,20 @@ def test_a_store_that_fails_is_told_loses_nothing_and_recovers(client: TestClien
     assert client.get("/ready").status_code == 200
 
 
+def test_a_full_disk_refuses_events_whole_and_takes_them_when_there_is_room(client: TestClient, model: Path) -> None:
+    send(client, ("u", "3", "a", 10))
+    database = client.service.engine.store._db
+    database.execute(f"PRAGMA max_page_count={database.execute('PRAGMA page_count').fetchone()[0]}")
+    many = [{"user": "u", "item": str(n % 50), "id": f"{n}" * 40, "time": 20 + n} for n in range(900)]
+    answer = client.post("/events", json={"events": many})
+    assert answer.status_code == 503
+    assert "full" in answer.json()["detail"]
+    assert client.get("/users/u").json()["events"] == 1  # all of a request, or nothing
+    answer = client.post("/events", json={"events": many, "recommend": {}})  # the store was opened anew: room again
+    assert all(one["new"] for one in answer.json()["events"])
+    assert items(answer.json()) == expected(model, ["3", *(str(n % 50) for n in range(900))])
+
+
 def test_reasons_similar_items_measures_and_the_page_are_there(client: TestClient) -> None:
     send(client, ("u", "3"), ("u", "9"))
     reasons = client.get("/because", params={"user": "u", "item": "7"}).json()
