@@ -15,7 +15,12 @@ from prism.ops.common.backends import compiles
 
 
 def usable(*tensors: Tensor | None) -> bool:
-    """Whether these are all on the CPU, of one dtype that the kernels are compiled for, and the compiler works."""
+    """Whether these are all on the CPU, of one dtype that the kernels are compiled for, and the compiler works.
+
+    Never inside a trace: there PyTorch's own compiler fuses the chain.
+    """
+    if torch.compiler.is_compiling():
+        return False
     given = [x for x in tensors if x is not None]
     dtypes = {x.dtype for x in given}
     return (

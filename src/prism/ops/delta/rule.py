@@ -12,13 +12,14 @@ from prism.ops.common.backends import Backend, choose, compiles, is_trained, pic
 from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
 from prism.ops.delta.operands import Operands, operands
+from prism.ops.delta.traced import forward as as_one_node
 
-_MODULES = {
+MODULES = {
     "chunk": "prism.ops.delta.chunk",
     "cpu": "prism.ops.cpu.delta.backend",
     "triton": "prism.ops.triton.delta.backend",
 }
-_WITHOUT_TRITON = {name: _MODULES[name] for name in ("chunk", "cpu")}
+WITHOUT_TRITON = {name: MODULES[name] for name in ("chunk", "cpu")}
 
 
 def delta_rule(
@@ -60,8 +61,9 @@ def delta_rule(
     """
     with own_precision(q) as autocast:
         each = isinstance(erase, Tensor) and erase.ndim == 4
-        able = _WITHOUT_TRITON if each and backend == "auto" else _MODULES  # its kernels erase along one direction
-        chosen = choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), able)
+        able = WITHOUT_TRITON if each and backend == "auto" else MODULES  # its kernels erase along one direction
+        traced = torch.compiler.is_compiling()
+        chosen = backend if traced else choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), able)
         x = operands(
             q,
             k,
@@ -74,7 +76,7 @@ def delta_rule(
             cu_seqlens=cu_seqlens,
             widen=chosen != "triton",
         )
-        o, S = pick(chosen, x, reference, _MODULES, autocast=autocast)(x)
+        o, S = as_one_node(x) if traced else pick(chosen, x, reference, MODULES, autocast=autocast)(x)
     return o.to(q.dtype), S if output_final_state else None
 
 
@@ -137,8 +139,9 @@ def delta_rule_step(
     log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
     with own_precision(q):
         x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
-        if not is_trained(x) and not transformed() and q.device.type == "cpu" and compiles(_MODULES["cpu"], x.q.dtype):
-            o, S = importlib.import_module(_MODULES["cpu"]).step(x)
+        eager = not torch.compiler.is_compiling() and not is_trained(x) and not transformed()
+        if eager and q.device.type == "cpu" and compiles(MODULES["cpu"], x.q.dtype):
+            o, S = importlib.import_module(MODULES["cpu"]).step(x)
         else:
             o, S = one_token(*x.tokens(0), x.S0, x.scale)
     return o.to(q.dtype), S

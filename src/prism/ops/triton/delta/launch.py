@@ -19,12 +19,17 @@ class Tiles(NamedTuple):
     warps: int
 
 
-def tiles(K: int, V: int, dtype: torch.dtype) -> Tiles:
-    """What fits the registers and shared memory of every target."""
+# Tokens of a chunk: with 64 the working set of a chunk outgrows the registers.
+CHUNK = 32
+
+
+def tiles(kernel: str, K: int, V: int, dtype: torch.dtype) -> Tiles:
+    """What each kernel needs the fewest registers with, among those compiled (docs/gpu.md has the table)."""
     BK = max(16, triton.next_power_of_2(K))
-    narrow = BK > 128 or dtype == torch.float32
+    narrow = BK > 128 or dtype == torch.float32 or kernel == "walk_back"
     BV = min(max(16, triton.next_power_of_2(V)), 32 if narrow else 64)
-    return Tiles(C=32 if narrow else 64, BK=BK, BV=BV, warps=4)
+    wide = kernel in ("forward_walk", "gradients") and BK >= 128
+    return Tiles(C=CHUNK, BK=BK, BV=BV, warps=8 if wide else 4)
 
 
 class Chunks(NamedTuple):
@@ -49,7 +54,7 @@ def chunks(B: int, T: int, limits: Tensor | None, C: int) -> Chunks:
 
 
 class Shape(NamedTuple):
-    """Sizes of a call, and its tiles."""
+    """Sizes of a call."""
 
     B: int
     T: int
@@ -58,11 +63,15 @@ class Shape(NamedTuple):
     K: int
     V: int
     N: int
-    tiles: Tiles
+    dtype: torch.dtype
 
-    def constants(self, precision: str, packed: bool) -> dict[str, Any]:
-        """What kernels are compiled for."""
-        C, BK, BV, warps = self.tiles
+    def blocks(self, kernel: str) -> int:
+        """Blocks of values that a kernel divides its work into."""
+        return int(triton.cdiv(self.V, tiles(kernel, self.K, self.V, self.dtype).BV))
+
+    def constants(self, kernel: str, precision: str, packed: bool) -> dict[str, Any]:
+        """What a kernel is compiled for."""
+        C, BK, BV, warps = tiles(kernel, self.K, self.V, self.dtype)
         sizes = {"H": self.H, "L": self.L, "K": self.K, "V": self.V, "BK": BK, "BV": BV, "C": C}
         return sizes | {"PACKED": packed, "PRECISION": precision, "num_warps": warps, "num_stages": 1}
 
@@ -70,21 +79,21 @@ class Shape(NamedTuple):
 def shape_of(q: Tensor, v: Tensor, S0: Tensor) -> Shape:
     """The sizes of the operands."""
     B, T, H, K = q.shape
-    return Shape(B, T, H, v.shape[3], K, v.shape[4], S0.shape[0], tiles(K, v.shape[4], q.dtype))
+    return Shape(B, T, H, v.shape[3], K, v.shape[4], S0.shape[0], q.dtype)
 
 
 def run_forward(tokens: list[Tensor], S0: Tensor, limits: Tensor | None, scale: float, keep: bool) -> list[Tensor]:
     """o, the final states and, if asked for, the state before each chunk (in the dtype of the products)."""
     q, v = tokens[0], tokens[2]
     x = shape_of(q, v, S0)
-    place = chunks(x.B, x.T, limits, x.tiles.C)
+    place = chunks(x.B, x.T, limits, CHUNK)
     o = q.new_empty(x.B, x.T, x.H, x.V)
     kept = q.new_empty(place.total if keep else 0, x.H, x.V, x.K)
     if not x.B * x.T * S0.numel():
         return [o.zero_(), S0.clone(), kept]
     S = torch.empty_like(S0)
-    grid = (triton.cdiv(x.V, x.tiles.BV), x.N, x.H)
-    constants = x.constants(product_precision(q), limits is not None)
+    grid = (x.blocks("forward_walk"), x.N, x.H)
+    constants = x.constants("forward_walk", product_precision(q), limits is not None)
     forward.forward_walk[grid](
         *tokens, S0, place.limits, place.first, o, S, kept, scale, x.T, KEEP=keep, **constants
     )  # fmt: skip
@@ -100,19 +109,18 @@ def run_backward(
     grads = [torch.empty_like(y) for y in tokens]
     if not x.B * x.T * dS.numel():
         return [*(y.zero_() for y in grads), dS.clone()]
-    place = chunks(x.B, x.T, limits, x.tiles.C)
+    place = chunks(x.B, x.T, limits, CHUNK)
     where = (place.limits, place.first)
-    constants = x.constants(product_precision(q), limits is not None)
-    C = x.tiles.C
-    inverses = q.new_empty(place.total, x.H, C, C)
+    names = ("prepare", "walk_back", "gradients")
+    constants = {name: x.constants(name, product_precision(q), limits is not None) for name in names}
+    inverses = q.new_empty(place.total, x.H, CHUNK, CHUNK)
     U, dR, dkept, dS0 = torch.empty_like(do), torch.empty_like(do), torch.empty_like(kept), torch.empty_like(dS)
-    blocks = triton.cdiv(x.V, x.tiles.BV)
     given = (k, v, beta, log_alpha, erase, *where, place.sequence, kept)
-    backward.prepare[(blocks, place.total, x.H)](*given, inverses, U, x.T, x.N, **constants)
-    backward.walk_back[(blocks, x.N, x.H)](
-        q, k, log_alpha, erase, do, dS, *where, inverses, dR, dkept, dS0, scale, x.T, **constants
+    backward.prepare[(x.blocks("prepare"), place.total, x.H)](*given, inverses, U, x.T, x.N, **constants["prepare"])
+    backward.walk_back[(x.blocks("walk_back"), x.N, x.H)](
+        q, k, log_alpha, erase, do, dS, *where, inverses, dR, dkept, dS0, scale, x.T, **constants["walk_back"]
     )  # fmt: skip
     backward.gradients[(place.total, x.H)](
-        *tokens, *where, place.sequence, kept, U, do, dR, dkept, *grads, scale, x.T, x.N, **constants
+        *tokens, *where, place.sequence, kept, U, do, dR, dkept, *grads, scale, x.T, x.N, **constants["gradients"]
     )  # fmt: skip
     return [*grads, dS0]
