@@ -30,6 +30,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "serve": "prism.recommend.serve.command:serve",
         "serve-key": "prism.recommend.serve.command:serve_key",
         "compare": "prism.recommend.compare:compare",
+        "bench kernels": "prism.bench.kernels:kernels",
         "bench op": "prism.bench.op:op",
         "bench layer": "prism.bench.layer:layer",
         "bench model": "prism.bench.model:model",

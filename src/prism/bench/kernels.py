@@ -1,0 +1,100 @@
+"""GPU kernels without a GPU: what they must compute and move, the least time that takes, and what the compiler says."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.table import Table
+
+from prism.display.tables import console
+from prism.errors import InputError
+
+Target = Literal["sm_80", "sm_90", "sm_100", "gfx942"]
+# Dense bfloat16 operations and bytes per second, from the makers' data sheets.
+DEVICES = {"A100": (312e12, 2.04e12), "H100": (989e12, 3.35e12), "MI300X": (1307e12, 5.3e12)}
+FLA_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations of products, and bytes that memory must give and take, per token and head, forward."""
+
+    flops: float
+    bytes: float
+
+    def least_seconds(self, device: str, tokens: int) -> tuple[float, str]:
+        """The lower bound for so many tokens × heads, and what bounds it."""
+        rate, width = DEVICES[device]
+        compute, memory = tokens * self.flops / rate, tokens * self.bytes / width
+        return max(compute, memory), "compute" if compute > memory else "memory"
+
+
+def delta_work(L: int, K: int, V: int, *, C: int = 32, kept: bool = False) -> Work:
+    """The recurrence of rank L in chunks of C: one solve for any L (ops/triton/delta/forward.py).
+
+    With `kept`, the state before each chunk is written too, for a backward. Gates are four bytes or two.
+    """
+    inside = C * (2 * L * K + 2 * L * V)  # K_1 K_lᵀ and Q K_lᵀ; A_l W_l or X R, and P_l Y_l
+    joins = 2 * 16**2 * (C / 32)
+    moved = 2 * (K + L * K + L * V + V + L) + 2 * 4 + (2 * K * V / C if kept else 0)
+    return Work(2 * (inside + (2 + L) * K * V + joins), moved)
+
+
+def expanded_work(L: int, K: int, V: int, *, C: int = FLA_CHUNK) -> Work:
+    """The same as L·T tokens of rank 1 in flash-linear-attention's three kernels (w and u, states, outputs)."""
+    flops = 2 * (C * (3 * K + 2 * V) + 3 * K * V)
+    solved, states = 2 * (K + V) + K + 2 * V, 2 * K * V / C + K  # w, u and v_new written and read; k read again
+    return Work(L * flops, 2 * L * (2 * K + 2 * V + 2 + solved + states))
+
+
+def attention_work(T: int, K: int, V: int) -> Work:
+    """Causal attention whose scores never reach memory."""
+    return Work(T * (K + V), 2 * (2 * K + 2 * V))
+
+
+def kernels(
+    *,
+    target: Target | None = None,
+    steps: int = 2,
+    head: int = 128,
+    length: int = 4096,
+    heads: int = 16,
+    batch: int = 8,
+) -> None:
+    """Roofline of the recurrence on three GPUs; with --target, what Triton's compiler makes of each kernel for it.
+
+    Args:
+        target: Compile for this GPU, which need not be here (minutes).
+        steps: L.
+        head: K = V.
+        length: Tokens of a sequence.
+        heads: Heads.
+        batch: Sequences.
+    """
+    if min(steps, head, length, heads, batch) < 1:
+        raise InputError("steps, head, length, heads and batch must be at least 1")
+    rows = {
+        f"prism, L = {steps}": delta_work(steps, head, head),
+        f"prism, L = {steps}, states kept": delta_work(steps, head, head, kept=True),
+        f"rank 1 on {steps}·T tokens (fla)": expanded_work(steps, head, head),
+        f"attention, T = {length:,}": attention_work(length, head, head),
+    }
+    table = Table("forward, bfloat16", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES))
+    for name, work in rows.items():
+        bounds = (work.least_seconds(device, batch * length * heads) for device in DEVICES)
+        cells = (f"{1e3 * seconds:.2f} ms ({by})" for seconds, by in bounds)
+        table.add_row(name, f"{work.flops:,.0f}", f"{work.bytes:,.0f}", *cells)
+    console().print(f"lower bounds, nothing measured: B = {batch}, T = {length:,}, H = {heads}, K = V = {head}", table)
+    if target is not None:
+        _compiled(target, steps, head)
+
+
+def _compiled(target: Target, steps: int, head: int) -> None:
+    try:
+        from prism.ops.triton.ahead import KERNELS, compile_delta
+    except ImportError as error:
+        raise InputError(f"--target needs Triton ({error}): pip install 'prism-sequence[gpu]'") from error
+    table = Table(f"{target}, L = {steps}, K = V = {head}", "registers", "spilled", "shared, bytes", "tensor-core ops")
+    for name in KERNELS:
+        found = compile_delta(name, target, L=steps, K=head, V=head)
+        table.add_row(name, *(f"{n:,}" for n in (found.registers, found.spilled, found.shared, found.products)))
+    console().print(table)
