@@ -9,7 +9,6 @@ from prism.errors import InputError
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.recipes import (
     ABLATIONS,
-    PAPER_PARAMETERS,
     Scale,
     ablation,
     cost,
@@ -17,6 +16,7 @@ from prism.lm.recipes import (
     language_model,
     language_recipes,
 )
+from prism.printed import PARAMETERS
 
 SMALL = Scale(dim=128, layers=3, heads=2, vocabulary=512, ffn=352)
 
@@ -26,19 +26,19 @@ def build(config) -> PrismSequenceForCausalLM:
         return PrismSequenceForCausalLM(config)
 
 
-@pytest.mark.parametrize("name", list(PAPER_PARAMETERS))
+@pytest.mark.parametrize("name", list(PARAMETERS))
 def test_parameter_counts_are_the_papers_within_one_and_a_half_percent(name: str) -> None:
     count = build(language_model(name)).num_parameters() / 1e6
-    assert abs(count / PAPER_PARAMETERS[name] - 1) < 0.015, count
+    assert abs(count / PARAMETERS[name] - 1) < 0.015, count
 
 
 def test_all_models_share_width_layers_and_heads() -> None:
-    configs = [language_model(name) for name in PAPER_PARAMETERS]
+    configs = [language_model(name) for name in PARAMETERS]
     shared = {(c.hidden_size, c.num_hidden_layers, c.vocab_size, c.mixer_fields["heads"]) for c in configs}
     assert len(shared) == 1
 
 
-@pytest.mark.parametrize("name", list(PAPER_PARAMETERS))
+@pytest.mark.parametrize("name", list(PARAMETERS))
 def test_a_small_table_has_equal_parameters_within_five_percent(name: str) -> None:
     base = build(language_model("gated-deltanet", SMALL)).num_parameters()
     assert abs(build(language_model(name, SMALL, equal=True)).num_parameters() / base - 1) < 0.05
@@ -83,7 +83,7 @@ def test_durations_are_read_in_their_unit() -> None:
 def test_the_recipes_print_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
     language_recipes(tokens=10**6, context=128)
     text = capsys.readouterr().out
-    assert len(text.splitlines()) == 1 + len(PAPER_PARAMETERS) + len(ABLATIONS)
+    assert len(text.splitlines()) == 1 + len(PARAMETERS) + len(ABLATIONS)
     assert "gated-deltanet (paper 132.03M): 132.21M parameters" in text
 
 
@@ -93,7 +93,7 @@ def test_an_unknown_model_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(PAPER_PARAMETERS))
+@pytest.mark.parametrize("name", list(PARAMETERS))
 def test_models_at_the_papers_scale_take_a_step(name: str) -> None:
     torch.manual_seed(0)
     model = PrismSequenceForCausalLM(language_model(name))

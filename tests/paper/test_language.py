@@ -11,7 +11,7 @@ pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
 from prism.lm.hf.model import PrismSequenceForCausalLM
-from prism.lm.recipes import ABLATIONS, PAPER_PARAMETERS
+from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
 from prism.paper.language.command import Job
 from prism.paper.language.report import (
@@ -22,6 +22,7 @@ from prism.paper.language.report import (
     rows_of,
 )
 from prism.paper.language.settings import StudySettings, Texts, study_model
+from prism.printed import PARAMETERS
 
 SIZES = {"dim": 16, "layers": 1, "heads": 2, "vocabulary": 280, "length": 32, "batch": 2, "tokens": 512, "rounds": 2}
 SMALL = [word for name, value in {**SIZES, "stride": 24, "seeds": 2}.items() for word in (f"--{name}", str(value))]
@@ -56,7 +57,7 @@ def done(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_models_of_both_tables_have_equal_parameters() -> None:
     settings = StudySettings()
     counts = {}
-    for name in dict.fromkeys([*PAPER_PARAMETERS, *ABLATIONS]):
+    for name in dict.fromkeys([*PARAMETERS, *ABLATIONS]):
         with torch.device("meta"):
             counts[name] = PrismSequenceForCausalLM(study_model(name, settings, settings.vocabulary)).num_parameters()
     assert max(counts.values()) < 1.02 * min(counts.values()), counts

@@ -19,10 +19,11 @@ from prism.files import write_whole
 from prism.lm.data.shards import encode
 from prism.lm.data.text import read_documents
 from prism.lm.data.tokenizer import Tokenizer
-from prism.lm.evaluation.harness import COLUMNS, PAPER_SCORES, TASKS, Scores, average, check_tasks, run_harness
+from prism.lm.evaluation.harness import COLUMNS, TASKS, Scores, average, check_tasks, run_harness
 from prism.lm.evaluation.perplexity import Perplexity, perplexity
 from prism.lm.files import load_language_model
 from prism.machine import use_threads
+from prism.printed import SCORES
 
 
 def evaluate(
@@ -105,7 +106,7 @@ def _show_scores(scores: Scores, limit: int | None) -> None:
         cells.append("–" if value is None else f"{100 * value:.1f}" if column.accuracy else f"{value:.2f}")
     mean = average(scores)
     table.add_row("this model", *cells, "–" if mean is None else f"{mean:.1f}")
-    for name, (printed, own) in PAPER_SCORES.items():
+    for name, (printed, own) in SCORES.items():
         table.add_row(f"paper: {name}", *(f"{value:g}" for value in printed), f"{own:g}")
     console().print(table)
     here = sum(column.accuracy and column.task in scores for column in COLUMNS)

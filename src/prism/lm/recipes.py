@@ -13,6 +13,7 @@ from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.machine import matmul_rate
 from prism.models.backbone import Block
 from prism.models.matching import matched_ffn
+from prism.printed import PARAMETERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +33,6 @@ class Scale:
 # The paper prints parameter counts, not sizes: these give Gated DeltaNet 132.21M where the paper has 132.03M, and
 # PGDN's two more numbers a head and token the 0.13M that the paper's PGDN has more.
 PAPER = Scale(dim=768, layers=14, heads=6, vocabulary=32000, ffn=2048)
-# Millions of parameters, as printed.
-PAPER_PARAMETERS = {"prism": 138.06, "gated-deltanet": 132.03, "mamba2": 131.97, "efla": 132.03, "pgdn": 132.16}
-# Perplexity as printed: best in validation, at the end in test.
-PAPER_PERPLEXITY = {
-    "prism": (19.25, 23.13),
-    "gated-deltanet": (19.32, 23.28),
-    "efla": (19.41, 23.33),
-    "pgdn": (19.44, 23.37),
-    "mamba2": (20.20, 24.27),
-}
 # L = 2 solver steps after a base write, as the paper's ablation describes its language model.
 FULL: dict[str, Any] = {"steps": 2, "base_write": True}
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,26 +43,17 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "single step": ("prism", FULL | {"steps": 1}),
     "gated-deltanet": ("gated-deltanet", {}),
 }
-# WikiText perplexity, LAMBADA perplexity, mean accuracy, as printed.
-PAPER_ABLATIONS = {
-    "full": (34.68, 27.00, 40.1),
-    "shared keys": (34.69, 26.02, 39.8),
-    "base keys": (35.68, 27.68, 38.6),
-    "no residual": (34.96, 27.32, 39.1),
-    "single step": (35.26, 32.55, 37.2),
-    "gated-deltanet": (35.19, 28.82, 36.9),
-}
 
 
 def language_model(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSequenceConfig:
     """One of the paper's five models.
 
     Args:
-        name: A key of `PAPER_PARAMETERS`.
+        name: A key of `PARAMETERS`.
         scale: Its size.
         equal: Give PRISM too the parameters of Gated DeltaNet, by a narrower SwiGLU; the paper's has 4.6 % more.
     """
-    one_of("name", name, tuple(PAPER_PARAMETERS))
+    one_of("name", name, tuple(PARAMETERS))
     return _config(name, FULL if name == "prism" else {}, scale, match=equal or name != "prism")
 
 
@@ -177,7 +159,7 @@ def language_recipes(tokens: int = 2 * 10**9, context: int = 2048, device: str =
     peak = matmul_rate(device)
     rate = USED * peak
     print(f"expected time: 40 % of the {peak / 1e9:,.0f} Gflop/s of a plain product on {device}, {tokens:,} tokens")
-    for name, printed in PAPER_PARAMETERS.items():
+    for name, printed in PARAMETERS.items():
         print(f"{name} (paper {printed:.2f}M): {cost(language_model(name), tokens=tokens, context=context, rate=rate)}")
     for name in ABLATIONS:
         print(f"ablation {name}: {cost(ablation(name), tokens=tokens, context=context, rate=rate)}")

@@ -18,18 +18,9 @@ from prism.files import write_whole
 from prism.layers import MIXERS, mixer_config
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.parts import ShortConv
+from prism.printed import TAXONOMY
 
 DIM, HEADS, TOKENS = 32, 2, 24
-PAPER = {  # name: rank, parallel
-    "linear-attention": ("1", True),
-    "mamba2": ("1", True),
-    "deltanet": ("1", True),
-    "gated-deltanet": ("1", True),
-    "pgdn": ("1", True),
-    "ttt-linear": ("up to L", False),
-    "ttt-mlp": ("up to L", False),
-    "prism": ("up to L", True),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +101,7 @@ def row(name: str, config: MixerConfig) -> Row:
     torch.manual_seed(0)
     mixer = config.build(DIM).double()
     x = torch.randn(1, TOKENS, DIM, dtype=torch.float64)
-    rank, parallel = PAPER.get(name.partition(",")[0], ("", None))
+    rank, parallel = TAXONOMY.get(name.partition(",")[0], ("", None))
     with torch.no_grad():
         return Row(
             name=name,

@@ -10,30 +10,17 @@ from rich.table import Table
 
 from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.display.tables import console
+from prism.printed import PROBING, PROBING_MIXERS
 from prism.probes.tasks.base import PROBES
 from prism.probes.training import ProbeResult
 
 # (task, mixer, seed)
 Results = Mapping[tuple[str, str, int], ProbeResult]
 
-# Table "Mechanistic probing accuracy (D=16)": Transformer, LA, MoM, PRISM.
-PAPER = {
-    "mqar": (0.98, 0.98, 0.98, 0.98),
-    "poly-recall": (1.00, 1.00, 1.00, 1.00),
-    "variable-tracking": (0.40, 0.34, 0.35, 0.37),
-    "parity": (1.00, 0.49, 0.50, 1.00),
-    "xor": (1.00, 0.50, 0.49, 1.00),
-    "modular-addition": (0.23, 0.07, 0.06, 0.50),
-    "palindrome": (0.49, 0.49, 0.50, 0.99),
-    "mux": (0.98, 0.98, 0.97, 0.98),
-    "silence-gate": (0.82, 0.51, 0.50, 0.66),
-}
-_COLUMNS = ("attention", "linear-attention", "mom", "prism")
-
 
 def paper_accuracy(task: str, mixer: str) -> float | None:
     """What the paper prints, if it does."""
-    return PAPER[task][_COLUMNS.index(mixer)] if task in PAPER and mixer in _COLUMNS else None
+    return PROBING[task][PROBING_MIXERS.index(mixer)] if task in PROBING and mixer in PROBING_MIXERS else None
 
 
 def cell(task: str, mixer: str, runs: list[ProbeResult]) -> str:

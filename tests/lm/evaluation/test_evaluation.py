@@ -13,10 +13,11 @@ pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism.errors import InputError
 from prism.lm.data.tokenizer import train_tokenizer
-from prism.lm.evaluation.harness import COLUMNS, PAPER_SCORES, TASKS, average, offline_tasks, run_harness
+from prism.lm.evaluation.harness import COLUMNS, TASKS, average, offline_tasks, run_harness
 from prism.lm.evaluation.perplexity import perplexity, windows
 from prism.lm.evaluation.rows import ROWS, read_rows
 from prism.lm.hf.model import PrismSequenceConfig, PrismSequenceForCausalLM
+from prism.printed import SCORES
 
 TEXTS = ["The first document, é.", "Another one that is quite a bit longer than the first of them."]
 
@@ -179,7 +180,7 @@ def test_a_folder_or_row_that_will_not_do_is_refused_by_name(tmp_path: Path, mod
 
 def test_the_papers_averages_are_not_the_means_of_its_columns() -> None:
     """Recorded, so that nobody takes our average for a mistake: ours is the mean of the columns."""
-    for name, (printed, own) in PAPER_SCORES.items():
+    for name, (printed, own) in SCORES.items():
         accuracies = [value for value, column in zip(printed, COLUMNS, strict=True) if column.accuracy]
         assert len(accuracies) == 9
         assert sum(accuracies) / 9 - own > 1, name

@@ -47,14 +47,6 @@ COLUMNS = (
     Column(heading="SciQ", task="sciq", metric="acc"),
 )
 TASKS = tuple(dict.fromkeys(column.task for column in COLUMNS))
-# As printed, in the order of COLUMNS, and the printed average (which is not the mean of the nine printed accuracies).
-PAPER_SCORES: dict[str, tuple[tuple[float, ...], float]] = {
-    "prism": ((34.68, 27.00, 19.8, 58.2, 26.4, 51.3, 35.4, 19.6, 59.4, 27.2, 73.4), 40.1),
-    "pgdn": ((35.68, 28.01, 18.6, 57.5, 26.1, 49.4, 35.4, 21.2, 60.8, 24.6, 70.9), 38.3),
-    "efla": ((35.51, 28.50, 18.6, 58.4, 26.1, 50.5, 34.6, 20.8, 54.2, 26.4, 73.2), 38.1),
-    "mamba2": ((37.35, 30.26, 17.9, 58.3, 25.8, 50.3, 34.1, 21.8, 49.8, 25.4, 70.0), 37.1),
-    "gated-deltanet": ((35.19, 28.82, 18.8, 58.9, 26.7, 49.3, 33.3, 20.9, 46.9, 27.2, 70.1), 36.9),
-}
 
 
 def run_harness(

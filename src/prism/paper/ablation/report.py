@@ -10,18 +10,10 @@ import polars as pl
 
 from prism.display.tables import show
 from prism.errors import InputError
+from prism.printed import COMPONENT_ABLATION
 from prism.recommend.evaluation.intervals import estimates
 from prism.recommend.evaluation.metrics import Floats, Ints, Ranks, metric_values
 from prism.recommend.rows import Row, failures
-
-# Table "Component ablation on Amazon Electronics", as printed.
-PAPER: dict[str, dict[str, float]] = {
-    "full": {"hit@200": 0.1409, "hit@500": 0.2613, "auc": 0.7134},
-    "no-refinement": {"hit@200": 0.1155, "hit@500": 0.2374, "auc": 0.6805},
-    "identity": {"hit@200": 0.1316, "hit@500": 0.2477, "auc": 0.7047},
-    "no-anchor": {"hit@200": 0.1406, "hit@500": 0.2584, "auc": 0.7076},
-    "no-gain": {"hit@200": 0.1383, "hit@500": 0.2406, "auc": 0.7098},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +112,13 @@ def show_parts(title: str, parts: Sequence[Part], rows: Sequence[Row], cutoffs: 
     cells = []
     for part in parts:
         size = "" if part.parameters is None else f"{part.parameters:,}"
-        cells.append([part.name, size, *(_cell(part.values[m], PAPER.get(part.name, {}).get(m), "") for m in metrics)])
+        cells.append(
+            [
+                part.name,
+                size,
+                *(_cell(part.values[m], COMPONENT_ABLATION.get(part.name, {}).get(m), "") for m in metrics),
+            ]
+        )
     how = "mean over events and seeds ± standard deviation over seeds; below, the 95 % interval over users of that mean"
     note = f"{how}; paper: as printed, on Amazon Electronics"
     show(title, ["", "parameters", *metrics], cells, caption="\n".join([note, *failures(rows)]))
@@ -135,8 +133,8 @@ def show_parts(title: str, parts: Sequence[Part], rows: Sequence[Row], cutoffs: 
 
 
 def _paper_loss(name: str, metric: str) -> float | None:
-    printed = PAPER[name].get(metric)
-    return None if printed is None else printed - PAPER["full"][metric]
+    printed = COMPONENT_ABLATION[name].get(metric)
+    return None if printed is None else printed - COMPONENT_ABLATION["full"][metric]
 
 
 def _cell(one: Measured, paper: float | None, sign: str) -> str:

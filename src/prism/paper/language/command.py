@@ -23,11 +23,12 @@ from prism.lm.evaluation.perplexity import perplexity
 from prism.lm.files import load_language_model, quiet
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.learner import Learner
-from prism.lm.recipes import ABLATIONS, PAPER_PARAMETERS
+from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
 from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, save_model
 from prism.paper.language.report import LanguageRun, Runs, write_report
 from prism.paper.language.settings import StudySettings, Texts, study_model
+from prism.printed import PARAMETERS
 from prism.train.jobs import run_jobs
 from prism.train.journal import read_journal
 from prism.train.loop import train
@@ -141,7 +142,7 @@ HERE = Texts()
 
 
 def language(
-    models: tuple[str, ...] = tuple(PAPER_PARAMETERS),
+    models: tuple[str, ...] = tuple(PARAMETERS),
     seeds: int = 3,
     texts: OmitArgPrefixes[Texts] = HERE,
     data_dir: Path | None = None,
@@ -161,7 +162,7 @@ def language(
         out: Folder of the runs, shared with `prism paper language-ablation`; language.txt and language.png.
     """
     for name in models:
-        one_of("models", name, tuple(PAPER_PARAMETERS))
+        one_of("models", name, tuple(PARAMETERS))
     runs = study(models, seeds, texts, data_dir, settings, processes, out)
     write_report("language", runs, out, _about(settings, data_dir))
 

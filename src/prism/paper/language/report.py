@@ -14,8 +14,7 @@ from prism.config import from_fields
 from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.display.tables import console
 from prism.files import write_whole
-from prism.lm.evaluation.harness import PAPER_SCORES
-from prism.lm.recipes import PAPER_ABLATIONS, PAPER_PARAMETERS, PAPER_PERPLEXITY
+from prism.printed import LANGUAGE_ABLATION, PARAMETERS, PERPLEXITY, SCORES
 from prism.recommend.rows import Row
 
 
@@ -61,11 +60,11 @@ FULL = ("prism", "full")
 def paper_figure(table: str, name: str, metric: str) -> float | None:
     """What the paper prints in this place of its table, if it does. Its other text is WikiText."""
     if table == "language":
-        (wiki, lambada, *_), accuracy = PAPER_SCORES[name]
-        valid, test = PAPER_PERPLEXITY[name]
+        (wiki, lambada, *_), accuracy = SCORES[name]
+        valid, test = PERPLEXITY[name]
         printed = {"valid": valid, "test": test, "other": wiki, "lambada": lambada, "accuracy": accuracy}
     else:
-        printed = dict(zip(("other", "lambada", "accuracy"), PAPER_ABLATIONS[name], strict=True))
+        printed = dict(zip(("other", "lambada", "accuracy"), LANGUAGE_ABLATION[name], strict=True))
     return printed.get(metric)
 
 
@@ -111,7 +110,7 @@ def main_table(table: str, runs: Runs) -> Table:
     for row in rows:
         parameters = f"{runs[row.name, 0].parameters / 1e6:.3f}M"
         if table == "language":
-            parameters += f" \\[{PAPER_PARAMETERS[row.name]:.2f}M]"
+            parameters += f" \\[{PARAMETERS[row.name]:.2f}M]"
         cells = []
         for metric in metrics:
             printed = paper_figure(table, row.name, metric)

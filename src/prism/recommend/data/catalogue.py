@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from prism.printed import DATASETS
+
 Reader = Literal["movielens", "amazon", "yelp"]
 GROUPLENS = "https://grouplens.org/datasets/movielens/"
 AMAZON = "https://jmcauley.ucsd.edu/data/amazon/ (2014; 2018 and 2023 are read too)"
@@ -34,8 +36,8 @@ class Known:
     paper: Statistics | None = None
 
 
-def _paper(about: str, home: str, reader: Reader, *counts: int) -> Known:
-    users, items, events = counts
+def _paper(name: str, about: str, home: str, reader: Reader) -> Known:
+    users, items, events = DATASETS[name]
     paper = Statistics(users=users, items=items, events=events)
     return Known(about=about, home=home, reader=reader, min_user_events=40, paper=paper)
 
@@ -47,8 +49,8 @@ KNOWN: dict[str, Known] = {
     "ml-10m": Known(about="10 million film ratings", home=GROUPLENS + "10m/", reader="movielens"),
     "ml-20m": Known(about="20 million film ratings", home=GROUPLENS + "20m/", reader="movielens"),
     "ml-25m": Known(about="25 million film ratings", home=GROUPLENS + "25m/", reader="movielens"),
-    "amazon-books": _paper("the paper's Amazon_Books", AMAZON, "amazon", 31_103, 339_960, 3_319_359),
-    "amazon-movies": _paper("the paper's Amazon_Movies", AMAZON, "amazon", 9_429, 58_636, 1_142_976),
-    "amazon-electronics": _paper("the paper's Amazon_Elecs", AMAZON, "amazon", 1_869, 33_135, 123_147),
-    "yelp": _paper("the paper's Yelp", "https://www.yelp.com/dataset", "yelp", 17_233, 126_829, 1_605_608),
+    "amazon-books": _paper("amazon-books", "the paper's Amazon_Books", AMAZON, "amazon"),
+    "amazon-movies": _paper("amazon-movies", "the paper's Amazon_Movies", AMAZON, "amazon"),
+    "amazon-electronics": _paper("amazon-electronics", "the paper's Amazon_Elecs", AMAZON, "amazon"),
+    "yelp": _paper("yelp", "the paper's Yelp", "https://www.yelp.com/dataset", "yelp"),
 }
