@@ -14,7 +14,8 @@ from prism import cli
 from prism.errors import InputError
 from prism.models.matching import matched_ffn
 from prism.paper.ablation.command import CONFIG, VARIANTS, parameters, run_ablation, without
-from prism.paper.ablation.report import PAPER, Answers, Measured, Part
+from prism.paper.ablation.report import Answers, Measured, Part
+from prism.printed import COMPONENT_ABLATION
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.recommender import Recommender
@@ -48,7 +49,7 @@ def test_a_variant_is_one_field_and_the_width_that_makes_up_for_it() -> None:
     for name in VARIANTS:
         differing = {line.split()[0] for line in without(CONFIG, name).differences(full)}
         assert differing <= {"mixer", "ffn"}
-    assert len({without(CONFIG, name).mixer for name in VARIANTS}) == len(VARIANTS) == len(PAPER)
+    assert len({without(CONFIG, name).mixer for name in VARIANTS}) == len(VARIANTS) == len(COMPONENT_ABLATION)
 
 
 def test_a_mixer_too_large_for_its_match_is_refused() -> None:

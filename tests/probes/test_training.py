@@ -10,9 +10,10 @@ import torch
 
 from prism.errors import InputError
 from prism.layers import mixer_config
+from prism.printed import PROBING
 from prism.probes import command as probing
 from prism.probes.command import Job, ProbeSettings, probe, run_jobs
-from prism.probes.report import PAPER, cell, paper_accuracy
+from prism.probes.report import cell, paper_accuracy
 from prism.probes.tasks.base import VOCABULARY, Examples
 from prism.probes.tasks.logic import Mux, Parity
 from prism.probes.tasks.memory import VariableTracking
@@ -133,7 +134,7 @@ def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
     assert cell("xor", "prism", runs) == "0.950 ± 0.071 [1.00]\nsolved at 1,200 (1/2 seeds)"
     assert cell("xor", "gla", [base]) == "0.900\nnot solved"
     assert paper_accuracy("silence-gate", "prism") == 0.66
-    assert set(PAPER) == set(probing.PROBES)
+    assert set(PROBING) == set(probing.PROBES)
 
 
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
