@@ -76,8 +76,8 @@ def test_a_failed_run_ends_the_command_with_exit_code_2_after_its_table(
     assert stop.value.code == 2
     said = capsys.readouterr()
     assert "popularity" in said.out
-    assert said.err.count("\n") == 1
-    assert "1 run failed (prism-seed0)" in said.err
+    assert said.err.count("prism: ") == 1
+    assert "1 run failed (prism-seed0)" in said.err.splitlines()[-1]
 
 
 def test_two_processes_get_what_one_gets(tmp_path: Path) -> None:

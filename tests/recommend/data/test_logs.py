@@ -343,7 +343,7 @@ def test_a_million_rows_of_pandas_are_read_in_seconds() -> None:
     frame = pd.DataFrame({"user": np.arange(n) % 1000, "item": [f"i{k % 99}" for k in range(n)], "time": np.arange(n)})
     started = time.perf_counter()
     log = read_log(frame)
-    assert time.perf_counter() - started < 8  # it was 15 s where there is no pyarrow; now below one
+    assert time.perf_counter() - started < 8  # it was 15 s where there is no pyarrow
     assert log.n_events == n
 
 
