@@ -91,7 +91,7 @@ def report() -> Report:
         ],
         customers=[customer],
         command="prism demo --out 'my <folder>'",
-        config=FitConfig(cutoffs=(10, 50)),
+        config=FitConfig(cutoffs=(10, 50), dropout=0.2),
         machine={"cpu": "An <odd> CPU", "cores": 2},
         seconds={"training PRISM": 61.4, "evaluation": 20.0},
     )

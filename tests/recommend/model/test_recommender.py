@@ -72,6 +72,26 @@ def test_features_add_their_values_means_to_an_items_row_in_input_and_scores() -
     assert (net.features.rows.weight.grad.abs().sum(1) > 0).all()
 
 
+def test_item_rows_with_features_are_made_once_until_a_weight_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = ItemValues(
+        names=("a",), values=np.array([0]), weights=np.ones(1, np.float32), offsets=np.array([0, *[1] * 30])
+    )
+    net, made = model(features=of), []
+    make = net._make_rows
+    monkeypatch.setattr(net, "_make_rows", lambda used: made.append(1) or make(used))
+    with torch.inference_mode():
+        first = net.scores(net.step(Events(*(part[:1] for part in events())), None)[0])
+        again = net.scores(net.step(Events(*(part[:1] for part in events())), None)[0])
+    assert len(made) == 1
+    assert first.shape == again.shape
+    with torch.no_grad():
+        net.features.rows.weight.add_(1.0)
+        assert (net.table[0] == net.embedding.weight[0] + net.features.rows.weight[0]).all()
+    assert len(made) == 2
+    net.scores(torch.zeros(1, 16, dtype=torch.float64))  # with gradients they are always made anew
+    assert len(made) == 3
+
+
 def test_gap_buckets_grow_by_half_an_octave_and_tell_a_missing_gap_apart() -> None:
     assert gap_bucket(torch.tensor([-1, 0, 1, 2, 3, 2**40])).tolist() == [0, 1, 3, 4, 5, GAP_BUCKETS]
 

@@ -65,7 +65,7 @@ def by_length(question: Question, metric: str) -> str:
         for n, (group, inside) in enumerate(groups):
             found = group_estimate(question.found[name], inside, metric)
             note = f"{group} events, {int(inside.sum()):,} queries: {found.mean:.4f}"
-            x = n + (style - 2.5) * 0.07
+            x = n + (style - (len(question.found) - 1) / 2) * min(0.07, 0.7 / len(question.found))
             points.append(Point(x=x, y=found.mean, low=found.low, high=found.high, note=note))
         lines.append(Line(label=LABELS.get(name, name), style=style, points=points))
     marks = [(-0.4, ""), *((float(n), group) for n, (group, _) in enumerate(groups)), (len(groups) - 0.6, "")]

@@ -74,12 +74,13 @@ def write_report(path: Path, report: Report) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
+    sheet = style_sheet(max((len(question.found) for question in report.questions), default=len(report.models)))
     sections = [_head(report), _metrics(report), _learning(report), _hits(report), _lengths(report)]
     sections += [_customers(report), _run(report), _foot(report)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>What comes next? {escape(report.log.name)}</title><style>{style_sheet()}</style></head>\n"
+        f"<title>What comes next? {escape(report.log.name)}</title><style>{sheet}</style></head>\n"
         f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
 

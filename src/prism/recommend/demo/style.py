@@ -4,6 +4,8 @@
 LIGHT = ("#0072b2", "#d55e00", "#00875f", "#7a7f87", "#b8568f", "#b87a00")
 DARK = ("#5bb8f0", "#ff8f4d", "#35cfa3", "#9aa1ab", "#e79ac6", "#f0b93a")
 DASHES = ("none", "none", "none", "2 3", "7 3", "9 3 2 3")
+# Where there are more systems than colours, these come round again with other dashes.
+AGAIN = ("4 2", "12 3", "1 2", "6 2 1 2")
 
 _RULES = """
 * { box-sizing: border-box; }
@@ -69,18 +71,23 @@ _PAPER = "--page:#fff; --ink:#1b1f24; --quiet:#5b6470; --rule:#dfe3e8; --card:#f
 _NIGHT = "--page:#14171b; --ink:#e6e9ed; --quiet:#9aa4b0; --rule:#333a43; --card:#1d2127; --code:#252a31;"
 
 
-def style_sheet() -> str:
-    """The whole of it."""
+def dash(style: int) -> str:
+    """The dashes of a system's line, by its place."""
+    return DASHES[style] if style < len(DASHES) else AGAIN[(style // len(LIGHT) - 1) % len(AGAIN)]
+
+
+def style_sheet(systems: int) -> str:
+    """The whole of it, for so many systems."""
     light, dark = (
         f"{base} {' '.join(f'--s{n}:{colour};' for n, colour in enumerate(colours))}"
         for base, colours in ((_PAPER, LIGHT), (_NIGHT, DARK))
     )
-    systems = "\n".join(
-        f".line.s{n} {{ stroke: var(--s{n}); stroke-dasharray: {dash}; }} "
-        f".whisker.s{n} {{ stroke: var(--s{n}); }} .mark.s{n} {{ fill: var(--s{n}); }}"
-        for n, dash in enumerate(DASHES)
+    rules = "\n".join(
+        f".line.s{n} {{ stroke: var(--s{n % len(LIGHT)}); stroke-dasharray: {dash(n)}; }} "
+        f".whisker.s{n} {{ stroke: var(--s{n % len(LIGHT)}); }} .mark.s{n} {{ fill: var(--s{n % len(LIGHT)}); }}"
+        for n in range(systems)
     )
     head = (
         f":root {{ color-scheme: light dark; {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
     )
-    return f"{head}{_RULES}{systems}\n"
+    return f"{head}{_RULES}{rules}\n"

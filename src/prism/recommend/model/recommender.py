@@ -6,7 +6,7 @@ Row i of the table is item i's own, and where items have features what it shares
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -100,6 +100,7 @@ class RecommenderModel(nn.Module):
         self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
         self.backbone = config.backbone.build()
         self.gates = Gates(dim, config.experts) if config.experts else None
+        self._kept_rows: tuple[tuple[Any, ...], Tensor] | None = None
 
     @property
     def start(self) -> int:
@@ -113,7 +114,7 @@ class RecommenderModel(nn.Module):
 
     @property
     def table(self) -> Float[Tensor, "I D"]:
-        """One row an item."""
+        """One row per item."""
         return self._rows()[: self.items]
 
     def forward(
@@ -165,7 +166,16 @@ class RecommenderModel(nn.Module):
         return x if self.projection is None else self.projection(x)
 
     def _rows(self, used: Int[Tensor, " U"] | None = None) -> Float[Tensor, "I_and_start D"]:
-        """The rows of all items, or of those used, and the start token's."""
+        """The rows of all items, or of those used, and the start token's; made once where nothing is trained."""
+        if used is not None or self.features is None or torch.is_grad_enabled():
+            return self._make_rows(used)
+        weights = (self.embedding.weight, *self.features.parameters())
+        now = tuple((w.data_ptr(), -1 if w.is_inference() else w._version, w.dtype) for w in weights)
+        if self._kept_rows is None or self._kept_rows[0] != now:
+            self._kept_rows = (now, self._make_rows(None))
+        return self._kept_rows[1]
+
+    def _make_rows(self, used: Int[Tensor, " U"] | None) -> Float[Tensor, "I_and_start D"]:
         weight = self.embedding.weight
         shared = None if self.features is None else F.pad(self.features(), (0, 0, 0, 1))
         if used is not None:
