@@ -70,7 +70,7 @@ class Retention(Mixer):
 
     def state_flops(self, length: int) -> int:
         """Decay, one write and the read of each head."""
-        return self.config.heads * delta_rule_flops(1, self.size, self.size, erases=False)
+        return self.config.heads * delta_rule_flops(1, self.size, self.size, erasures=0)
 
 
 def main() -> None:

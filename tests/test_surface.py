@@ -1,5 +1,6 @@
 """What `import prism` gives, and what it says where an extra is missing."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -79,6 +80,6 @@ def test_every_extra_that_is_named_exists() -> None:
     root = Path(__file__).parents[1]
     known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     files = [path.read_text() for path in (root / "src").rglob("*.py")]
-    named = {part.split('"')[1] for text in files for part in text.split("extra=")[1:] if part.startswith('"')}
+    named = {name for text in files for name in re.findall(r'needs\([^)]*extra="([^"]+)"', text)}
     assert named
     assert {extra for names in named for extra in names.split(",")} <= set(known)

@@ -60,7 +60,7 @@ def test_generate_streams_text_with_its_speed_and_state(model: Path, capsys: pyt
     assert found[0].out.startswith("A text")
     assert found[0].out == found[1].out  # the seed decides
     assert "8 tokens" in found[0].err
-    assert "tokens/s, state 1.5 KiB a sequence, constant" in found[0].err
+    assert "tokens/s, state 1.5 KiB per sequence, constant" in found[0].err
     cli.main(["lm", "generate", str(model), "A text", "--tokens", "3", "--beams", "2"])
     shown = capsys.readouterr()
     assert shown.out.startswith("A text")  # a beam may end early: how many tokens it has is the model's to say

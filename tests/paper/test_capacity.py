@@ -22,7 +22,7 @@ def test_every_point_is_kept_and_not_run_again(tmp_path: Path, monkeypatch: pyte
     assert sizes["linear-attention", 16] == 2 * 2 * 8 * (8 + 1)
     monkeypatch.setattr(command, "run_probe", None)
     command.capacity(**SMALL, steps=2, out=tmp_path)
-    with pytest.raises(InputError, match="other training: choose another --out"):
+    with pytest.raises(InputError, match="steps is 2 there and 3 here; choose another --out"):
         command.capacity(**SMALL, steps=3, out=tmp_path)
 
 

@@ -134,7 +134,7 @@ def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
     assert cell("xor", "prism", runs) == "0.950 ± 0.071 [1.00]\nsolved at 1,200 (1/2 seeds)"
     assert cell("xor", "gla", [base]) == "0.900\nnot solved"
     assert paper_accuracy("silence-gate", "prism") == 0.66
-    assert set(PROBING) == set(probing.PROBES)
+    assert set(PROBING) == set(probing.PAPER_PROBES)
 
 
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def serve(
         raise InputError(f"seconds must be above 0, got {seconds}")
     config = FitConfig(dim=dim, protocol="leave-one-out")
     made = Recommender._untrained(split(synthetic_log(200, items, 20 * items), config.protocol), config)
+    made.fit_experts()
     with threads(1):
         rows = _in_process(made)
     with TemporaryDirectory() as folder:

@@ -3,11 +3,13 @@
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from prism.display.text import plain, plain_lines
+from prism.errors import needs
+
+needs("rich", extra="cli")  # before the imports that would fail without it
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from rich.text import Text  # noqa: E402
 
 
 def console() -> Console:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prism.errors import needs
+from prism.errors import InputError, needs
 from prism.files import write_whole, writing
 
 JOURNAL = "log.jsonl"

@@ -131,7 +131,7 @@ def test_half_precision_computes_in_float32_and_no_tokens_change_nothing() -> No
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"nonlinearity": "relu"}, "nonlinearity must be one of"),
         ({"steps": 3}, "beta"),
-        ({"k": torch.zeros(B, T, H, 2, K, dtype=torch.float64)}, "one key a token"),
+        ({"k": torch.zeros(B, T, H, 2, K, dtype=torch.float64)}, "one key per token"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(change: dict, says: str) -> None:

@@ -92,10 +92,11 @@ def run_harness(
 
 def check_tasks(tasks: Sequence[str], data_dir: Path | None, include: Path | None = None) -> Any:
     """Refuses names that there are no tasks for; gives the harness's task manager where it is to find them."""
-    check_harness()
     if data_dir is not None:
         for name in tasks:
             one_of("tasks with a data_dir", name, TASKS)
+    check_harness()
+    if data_dir is not None:
         return None
     from lm_eval.tasks import TaskManager
 

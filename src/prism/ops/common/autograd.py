@@ -25,8 +25,10 @@ def once(backward: Backward) -> Backward:
     def outside(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         with torch.no_grad(), own_precision(grads[0]):
             found = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # what is saved may be unpacked once only, under checkpointing
+            return found
         sources = [x for x in (*ctx.saved_tensors, *grads) if x is not None and x.requires_grad]
-        if not (torch.is_grad_enabled() and sources):
+        if not sources:
             return found
         which = [i for i, x in enumerate(found) if isinstance(x, Tensor)]
         refusing = iter(_Refuse.apply(len(which), *(found[i] for i in which), *sources))

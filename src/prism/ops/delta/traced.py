@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from prism.ops.common.backends import pick
+from prism.ops.delta.definition import MODULES, WITHOUT_TRITON, reference
 from prism.ops.delta.operands import Operands
 
 
@@ -22,8 +23,6 @@ def forward(x: Operands) -> tuple[Tensor, Tensor]:
 
 
 def _run(tensors: list[Tensor], scale: float, bounds: list[int] | None) -> tuple[Tensor, Tensor]:
-    from prism.ops.delta.rule import MODULES, WITHOUT_TRITON, reference
-
     q, k, v, beta, log_alpha, erase, S0 = tensors
     x = Operands(q, k, v, beta, log_alpha, erase, S0, scale, None if bounds is None else tuple(bounds))
     return pick("auto", x, reference, MODULES if erase.ndim == 3 else WITHOUT_TRITON, autocast=False)(x)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from prism.layers.base.pace import Write
 from prism.layers.prism import Prism
-from prism.ops.delta.rule import one_token
+from prism.ops.delta.definition import one_token
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
 from prism.probes.command import ProbeSettings
 from prism.probes.tasks.base import PROBES

@@ -60,6 +60,7 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
     known = len(set(ids) & {str(id_) for id_ in log.item_ids.tolist()})
     if not known:
         raise InputError(f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids[0]!r}")
+    refuse_repeated(ids, id_column, where)
     title = next((name for name in TITLES if name in frame.columns), None)
     columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
     if title is not None:
@@ -71,11 +72,14 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
 def ids_of(frame: pl.DataFrame, where: str, item: str | None) -> tuple[list[str], str]:
     """The ids of a table about items, as text, and the column that they are in: `item`, "item", or the first."""
     column = next((name for name in (item, "item") if name in frame.columns), frame.columns[0])
-    ids = frame[column].cast(pl.String).to_list()
+    return frame[column].cast(pl.String).to_list(), column
+
+
+def refuse_repeated(ids: list[str], column: str, where: str) -> None:
+    """Refuses a table with several rows for one item."""
     twice = [id_ for id_, count in Counter(ids).items() if count > 1]
     if twice:
         raise InputError(f"{where}: item {twice[0]!r} of column {column!r} has several rows; give it one")
-    return ids, column
 
 
 def check_features(features: Sequence[str]) -> None:

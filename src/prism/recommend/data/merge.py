@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prism.recommend.data.items import ids_of, item_table, with_item_table
+from prism.recommend.data.items import ids_of, item_table, refuse_repeated, with_item_table
 from prism.recommend.data.log import Codes, Ids, Ints, Log
 from prism.recommend.data.splits import Mask
 
@@ -59,6 +59,7 @@ def items_alone(source: Any, *, item: str | None = None) -> Log:
     """A table about items as a log of nobody's events: merged with another, it adds the items that only it knows."""
     frame, where = item_table(source)
     ids, column = ids_of(frame, where, item)
+    refuse_repeated(ids, column, where)
     typed = frame[column].to_numpy() if frame[column].dtype.is_integer() else np.array(ids, dtype=object)
     none = np.zeros(0, dtype=np.int64)
     log = Log(
