@@ -16,11 +16,13 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("words", [("--help",), ("list",), ("--version",)])
 def test_help_and_lists_do_not_wait_for_torch(words: tuple[str, ...]) -> None:
     script = f"import sys; from prism.cli import main; main({list(words)!r}); assert 'torch' not in sys.modules"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # time on the processor: the clock on the wall also counts what else the machine does
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    taken = []
+    for _ in range(3):  # the best of three, and time on the processor: the clock counts what else the machine does
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(taken) < 0.5
 
 
 @pytest.mark.parametrize(

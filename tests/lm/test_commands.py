@@ -91,7 +91,9 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     assert "has no config.json" in refused(capsys, "generate", str(tmp_path))
     assert "is not a folder" in refused(capsys, "generate", str(tmp_path / "none"))
     assert "nothing to evaluate" in refused(capsys, "evaluate", str(model))
-    assert "did you mean 'piqa'" in refused(capsys, "evaluate", str(model), "--tasks", "piqaa")
+    assert "did you mean 'piqa'" in refused(
+        capsys, "evaluate", str(model), "--tasks", "piqaa", "--data-dir", str(model)
+    )
     assert "top_p must be in (0, 1]" in refused(capsys, "generate", str(model), "--top-p", "2")
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
 

@@ -175,7 +175,7 @@ def test_a_folder_or_row_that_will_not_do_is_refused_by_name(tmp_path: Path, mod
         with pytest.raises(InputError, match=message):
             read_rows(path, "piqa", None)
     with pytest.raises(InputError, match="did you mean 'piqa'"):
-        run_harness(model, tokenizer, ("piqaa",))
+        run_harness(model, tokenizer, ("piqaa",), data_dir=tmp_path)
 
 
 def test_the_papers_averages_are_not_the_means_of_its_columns() -> None:
