@@ -9,13 +9,17 @@ import pytest
 ASK = """import os, sys
 from prism import cli
 cli.main(['--version'])
-print(os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules)"""
+print(os.environ.get('OMP_WAIT_POLICY'), os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"""
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 @pytest.mark.parametrize(
     ("mine", "expected"),
-    [({}, "PASSIVE False"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE False"), ({"GOMP_SPINCOUNT": "9"}, "None False")],
+    [
+        ({}, "None 30000 False"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None False"),
+        ({"GOMP_SPINCOUNT": "9"}, "None 9 False"),
+    ],
 )
 def test_idle_threads_sleep_unless_the_user_says_otherwise(mine: dict[str, str], expected: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in NAMES} | mine

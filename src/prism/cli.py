@@ -75,13 +75,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wait_quietly() -> None:
-    """OpenMP threads that have nothing to do sleep instead of spinning; a setting of the user's own is left alone.
+    """OpenMP threads that have nothing to do sleep after a short spin; a setting of the user's own is left alone.
 
     A thread that spins for the other ones takes the core that they need as soon as another program runs too. The
     libraries read this once, when torch loads: nothing above imports it.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ["GOMP_SPINCOUNT"] = "30000"  # none at all, PASSIVE, trained the demo at 0.75 of this speed
 
 
 def _run(words: list[str]) -> None:
