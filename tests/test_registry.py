@@ -64,6 +64,6 @@ def test_an_installed_package_adds_mixers_by_an_entry_point(tmp_path: Path) -> N
         "assert 'others_mixers' not in sys.modules; assert 'own' in MIXERS; "
         "assert MIXERS.summary('own') == 'Out of another package.'; assert 'torch' not in sys.modules; "
         "assert mixer_config('own', steps=3).steps == 3; "
-        "assert MIXERS['prism'].__module__ == 'prism.layers.prism'"  # what ships keeps its names
+        "assert MIXERS['prism'].__module__ == 'prism.layers.prism.mixer'"  # what ships keeps its names
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 MIXERS: "OpenRegistry[Mixer]" = OpenRegistry(
     "mixer",
     {
-        "prism": "prism.layers.prism:Prism",
+        "prism": "prism.layers.prism.mixer:Prism",
         "linear-attention": "prism.layers.linear_attention:LinearAttention",
         "gla": "prism.layers.gla:GatedLinearAttention",
         "gsa": "prism.layers.gsa:GatedSlotAttention",

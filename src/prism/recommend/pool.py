@@ -21,8 +21,8 @@ from prism.recommend.choose import Filter, Recommendation, as_list, permitted
 from prism.recommend.data.log import Codes
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live import LiveModel
+from prism.recommend.model.experts.user_state import UserState, empty_state, updated
 from prism.recommend.model.recommender import live_scores
-from prism.recommend.model.user_state import UserState, empty_state, updated
 from prism.recommend.user_bytes import UserValue, pack_user, unpack_user
 
 if TYPE_CHECKING:

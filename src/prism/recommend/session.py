@@ -13,8 +13,8 @@ from prism.recommend.choose import Filter, Recommendation, as_list, best, permit
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts.user_state import state_after, updated
 from prism.recommend.model.recommender import Events, ModelState, live_scores
-from prism.recommend.model.user_state import state_after, updated
 from prism.recommend.training.histories import pack
 from prism.recommend.user_bytes import UserValue, pack_user
 

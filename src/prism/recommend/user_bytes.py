@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prism.errors import InputError
-from prism.recommend.model.user_state import UserState
+from prism.recommend.model.experts.user_state import UserState
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

@@ -10,9 +10,9 @@ from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.data.synthetic import synthetic_log
-from prism.recommend.model.expert_tables import WINDOW, co_occurrences, transitions
 from prism.recommend.model.experts import EXPERTS, check_experts, fit_experts, training_views
-from prism.recommend.model.user_state import UserState, empty_state, state_after, updated
+from prism.recommend.model.experts.tables import WINDOW, co_occurrences, transitions
+from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
 
 
 def log() -> Log:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from prism.recommend.model.expert_kernels import CONTEXT, WEIGHTS
 from prism.recommend.model.experts import EXPERTS
+from prism.recommend.model.experts.kernels import CONTEXT, WEIGHTS
 
 HIDDEN = 32
 

@@ -21,9 +21,9 @@ from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
 from prism.recommend.data.items import ItemValues
 from prism.recommend.model.experts import Experts, Floats, check_experts
+from prism.recommend.model.experts.user_state import UserState
 from prism.recommend.model.item_features import ItemFeatures
 from prism.recommend.model.mixture import Gates
-from prism.recommend.model.user_state import UserState
 
 # Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
 GAP_BUCKETS = 63
@@ -58,7 +58,7 @@ class RecommenderConfig:
     item_bias: bool = False
     """A learned offset of each item's score."""
     experts: tuple[str, ...] = ()
-    """Simple experts that the model's softmax is mixed with (see `experts.py`); none: the model alone."""
+    """Simple experts that the model's softmax is mixed with (see `model/experts`); none: the model alone."""
     projection: bool = False
     """A learned map of the features before they meet the table. Without it the latest item is drawn to itself."""
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from prism.recommend.compiling import compiled
 from prism.recommend.data.log import Ints, Log
-from prism.recommend.model.user_state import RECENT
+from prism.recommend.model.experts.user_state import RECENT
 
 # Events between two of a user's that count as near each other.
 WINDOW = 8

@@ -9,7 +9,9 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
 from prism.recommend.data.splits import GlobalTime, LeaveOneOut, Queries, split
 from prism.recommend.data.synthetic import synthetic_log
-from prism.recommend.evaluation.baselines import BASELINES, ItemKNN, Popularity, RepeatLast
+from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.baselines.item_knn import ItemKNN
+from prism.recommend.evaluation.baselines.simple import Popularity, RepeatLast
 from prism.recommend.evaluation.ranking import evaluate
 
 DAY = 86_400

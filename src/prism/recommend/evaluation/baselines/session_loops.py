@@ -3,7 +3,7 @@
 import numpy as np
 
 from prism.recommend.compiling import compiled
-from prism.recommend.evaluation.neighbours import largest
+from prism.recommend.evaluation.baselines.neighbours import largest
 
 
 @compiled

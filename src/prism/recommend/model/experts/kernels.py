@@ -3,8 +3,8 @@
 import numpy as np
 
 from prism.recommend.compiling import compiled
-from prism.recommend.model.expert_tables import period_of
-from prism.recommend.model.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, WEEK, take
+from prism.recommend.model.experts.tables import period_of
+from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, WEEK, take
 
 REPEAT, NEXT, NEAR, POPULAR, LATELY = range(5)
 COUNT = 5

@@ -15,7 +15,7 @@ from prism.layers.base.memory import Memory
 from prism.layers.base.pace import Sequences, Write
 from prism.layers.base.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
-from prism.layers.prism_base import PrismOnBase
+from prism.layers.prism.on_base import PrismOnBase
 from prism.ops import delta_rule
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 

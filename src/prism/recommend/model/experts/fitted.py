@@ -1,13 +1,4 @@
-"""The simple experts beside the model: their names, what they know of a log, and their distributions over items.
-
-| expert | p(i) |
-|---|---|
-| repeat | ∝ e^{score} over the user's own items: recency, count, time since, time of day and week, what followed |
-| next | what came directly after the latest items, in other histories |
-| near | what was taken at most a few events before or after the latest items |
-| popular | share of all training events |
-| lately | share of the events before the present period, older ones counting less |
-"""
+"""All experts, fitted to training events: what they see of a query, and their distributions over items."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +10,10 @@ from numpy.typing import NDArray
 from prism.errors import InputError, suggest
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.model import expert_kernels as kernels
-from prism.recommend.model.expert_tables import ExpertTables, Rows, expert_tables
-from prism.recommend.model.repeats import fit_repeats
-from prism.recommend.model.user_state import EVENTS, LAST_TIME, UserState, empty_state
+from prism.recommend.model.experts import kernels
+from prism.recommend.model.experts.repeats import fit_repeats
+from prism.recommend.model.experts.tables import ExpertTables, Rows, expert_tables
+from prism.recommend.model.experts.user_state import EVENTS, LAST_TIME, UserState, empty_state
 
 EXPERTS = ("repeat", "next", "near", "popular", "lately")
 Floats = NDArray[np.float32]

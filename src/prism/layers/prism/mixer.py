@@ -12,8 +12,8 @@ from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
-from prism.layers.prism_base import PrismOnBase
-from prism.layers.prism_solver import PrismFields, corrections, named, repeat_last, solver_sizes
+from prism.layers.prism.on_base import PrismOnBase
+from prism.layers.prism.solver import PrismFields, corrections, named, repeat_last, solver_sizes
 from prism.ops.delta.rule import delta_rule_flops
 
 

@@ -14,8 +14,8 @@ from prism.errors import InputError
 from prism.ops.cpu import threads
 from prism.recommend.data.log import Codes, Ints, Log
 from prism.recommend.data.splits import Queries
+from prism.recommend.evaluation.baselines.session_loops import score_sessions
 from prism.recommend.evaluation.scores import Scores
-from prism.recommend.evaluation.session_loops import score_sessions
 
 DAY = 86_400
 

@@ -11,9 +11,9 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import GlobalTime, Queries, Split
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.evaluation.baselines import usable
-from prism.recommend.evaluation.ease import Ease
-from prism.recommend.evaluation.markov import Markov
-from prism.recommend.evaluation.session_knn import SessionKNN
+from prism.recommend.evaluation.baselines.ease import Ease
+from prism.recommend.evaluation.baselines.markov import Markov
+from prism.recommend.evaluation.baselines.session_knn import SessionKNN
 
 DAY = 86_400
 

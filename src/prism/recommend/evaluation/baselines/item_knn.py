@@ -1,60 +1,14 @@
-"""Scorers that learn nothing by gradient: popularity, repeat-last, item-kNN; the registry of all."""
+"""Item-kNN: what is near the history's items, by users in common."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from prism.config import at_least
 from prism.recommend.data.log import Codes, Ints, Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.evaluation.neighbours import nearest, spread
+from prism.recommend.evaluation.baselines.neighbours import nearest, spread
 from prism.recommend.evaluation.scores import Scores
-from prism.registry import Registry
-
-
-@dataclass(frozen=True, kw_only=True)
-class Popularity:
-    """An item's score is its number of training events, the same for everyone."""
-
-    days: float | None = None
-    """Count only this many days before the last training event."""
-
-    def fit(self, train: Log) -> "PopularityScorer":
-        events = train.items
-        if self.days is not None:
-            events = events[train.times > train.times.max() - self.days * 86_400]
-        return PopularityScorer(np.bincount(events, minlength=train.n_items).astype(np.float32))
-
-
-@dataclass(frozen=True)
-class PopularityScorer:
-    counts: Scores
-
-    def __call__(self, log: Log, queries: Queries) -> Scores:
-        return np.broadcast_to(self.counts, (len(queries), len(self.counts)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatLast:
-    """The user's own items, the latest first; all others tie at 0."""
-
-    last: int = 1000
-    """Look back this many events."""
-
-    def __post_init__(self) -> None:
-        at_least("last", self.last, 1)
-
-    def fit(self, train: Log) -> "RepeatLast":
-        return self
-
-    def __call__(self, log: Log, queries: Queries) -> Scores:
-        query, items, age = queries.histories(log, self.last)
-        known = items < queries.candidates
-        scores = np.zeros((len(queries), queries.candidates), dtype=np.float32)
-        # oldest first: of an item taken twice the later write stays
-        scores[query[known], items[known]] = 1 / (1 + age[known])
-        return scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,32 +57,6 @@ class ItemKNNScorer:
         scores = np.zeros((len(queries), queries.candidates), dtype=np.float32)
         spread(scores, query[known], items[known], weight[known], self.near, self.similarity)
         return scores
-
-
-BASELINES: Registry[Any] = Registry(
-    "baseline",
-    {
-        "popularity": "prism.recommend.evaluation.baselines:Popularity",
-        "repeat-last": "prism.recommend.evaluation.baselines:RepeatLast",
-        "item-knn": "prism.recommend.evaluation.baselines:ItemKNN",
-        "markov": "prism.recommend.evaluation.markov:Markov",
-        "session-knn": "prism.recommend.evaluation.session_knn:SessionKNN",
-        "ease": "prism.recommend.evaluation.ease:Ease",
-    },
-)
-
-
-def usable(train: Log) -> tuple[list[str], list[str]]:
-    """(names, notes): the baselines that can be fitted to a log, and one line for each that is left out."""
-    names, notes = [], []
-    for name in BASELINES:
-        config = BASELINES[name]()
-        refused = config.refusal(train) if hasattr(config, "refusal") else None
-        if refused is None:
-            names.append(name)
-        else:
-            notes.append(f"{name} is left out: {refused}")
-    return names, notes
 
 
 def _distinct(train: Log, longest: int) -> tuple[Ints, Codes]:

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.recommend.data.log import Log
-from prism.recommend.model.expert_kernels import AGES, OF_COUNT, OF_DAY, OF_GAP, WEIGHTS, repeat_examples
-from prism.recommend.model.user_state import empty_state
+from prism.recommend.model.experts.kernels import AGES, OF_COUNT, OF_DAY, OF_GAP, WEIGHTS, repeat_examples
+from prism.recommend.model.experts.user_state import empty_state
 
 # Enough to fit a hundred weights; more only takes longer.
 EXAMPLES, PAIRS = 10_000, 400_000
