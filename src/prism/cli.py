@@ -53,6 +53,10 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "list": "prism.cli:list_names",
     },
 )
+# Commands where one option, given the line's words, sets what the others start from: new defaults by parameter.
+STARTS: Registry[Callable[[Sequence[str]], dict[str, Any]]] = Registry(
+    "command", {"probe": "prism.probes.settings:recipe_defaults"}
+)
 # What `prism list` shows: heading, and where the names stand.
 LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.probes.tasks.base:PROBES"}
 
@@ -99,7 +103,8 @@ def _run(words: list[str]) -> None:
         if len(words) >= length and name in COMMANDS:
             needs("tyro", "rich", extra="cli")
             try:
-                _parsed(COMMANDS[name], words[length:], f"prism {name}")()
+                starts = STARTS[name](words[length:]) if name in STARTS else {}
+                _parsed(COMMANDS[name], words[length:], f"prism {name}", starts)()
             except MissingExtraError:
                 raise
             except InputError as error:
@@ -108,7 +113,9 @@ def _run(words: list[str]) -> None:
     _explain(words)
 
 
-def _parsed(command: Callable[..., Any], words: list[str], prog: str) -> Callable[[], Any]:
+def _parsed(
+    command: Callable[..., Any], words: list[str], prog: str, starts: dict[str, Any] | None = None
+) -> Callable[[], Any]:
     """The command with its arguments read; a config that refuses a value does so in its own one line."""
     import tyro
 
@@ -118,6 +125,9 @@ def _parsed(command: Callable[..., Any], words: list[str], prog: str) -> Callabl
     def take(*args: Any, **named: Any) -> None:
         taken.append(partial(command, *args, **named))
 
+    shape = signature(command)
+    own = [p.replace(default=(starts or {}).get(p.name, p.default)) for p in shape.parameters.values()]
+    take.__signature__ = shape.replace(parameters=own)  # type: ignore[attr-defined]
     said = StringIO()
     try:
         with redirect_stderr(said):

@@ -20,6 +20,11 @@ from prism.layers.spelling import read_mixers, spelled_mixer, spelled_mixers, wi
         ),
         ("mine.mixers:Own", [("mine.mixers:Own", {})]),
         ("mine.mixers:Own:decay=a:b,heads=2,prism", [("mine.mixers:Own", {"decay": "a:b", "heads": 2}), ("prism", {})]),
+        ("prism:rewrite", [("prism", {"forget": "all", "reflect": True, "residual": "state"})]),
+        (
+            "prism:rewrite,reflect=false,attention",
+            [("prism", {"forget": "all", "reflect": False, "residual": "state"}), ("attention", {})],
+        ),
         (" prism : steps = 2 , attention ", [("prism", {"steps": 2}), ("attention", {})]),
     ],
 )
@@ -33,7 +38,9 @@ def test_a_list_of_mixers_is_read_without_doubt(text: str, read: list) -> None:
         ("", "mixer '' lacks a name"),
         ("steps=2", "mixer 'steps=2' lacks a name"),
         ("prism,,attention", "lacks a name"),
-        ("prism:steps", "'prism:steps' is not field=value"),
+        ("prism:steps", "'steps' is neither field=value nor a preset: known: literal, rewrite"),
+        ("prism:litral", "did you mean 'literal'"),
+        ("attention:literal", "attention has no presets"),
         ("prism:=3", "'prism:=3' is not field=value"),
         ("prism:step=4", "has no field 'step': did you mean 'steps'"),
         ("prizm:steps=4", "unknown mixer 'prizm': did you mean 'prism'"),

@@ -3,18 +3,20 @@
 `prism,prism,attention` is three mixers, `prism:steps=3,keys=shared,attention:heads=1` is two: after a comma, what has
 its equals sign before any colon is one more field of the mixer before it, and all else is the next mixer. A name is
 one of `prism list`, one that was registered, or `module:Class`. Mixers of a hybrid are repeated down the blocks.
+A word without an equals sign right after a name's colon is a preset of that mixer, which sets several fields:
+`prism:literal`, `prism:literal,steps=4`; a field that is given as well counts.
 """
 
 from typing import Any, NamedTuple
 
 from prism.config import option_value
-from prism.errors import InputError
+from prism.errors import InputError, suggest
 from prism.layers import MIXERS, mixer_config
 from prism.layers.base.mixer import MixerConfig
 
 
 class SpelledMixer(NamedTuple):
-    """One mixer as it was written: its name, and the fields that were given."""
+    """One mixer as it was written: its name, and the fields that were given, by a preset or one by one."""
 
     name: str
     fields: dict[str, Any]
@@ -32,14 +34,26 @@ def read_mixers(text: str) -> list[SpelledMixer]:
         before, sign, value = part.partition("=")
         name, colon, field = before.rpartition(":") if sign else (before, ":", "")
         if colon:
-            found.append(SpelledMixer(name.strip(), {}))
+            found.append(_named(name.strip()))
         if not found or not found[-1].name:
             raise InputError(f"mixer {text!r} lacks a name: write name:field=value,field=value")
         if sign and field.strip():
             found[-1].fields[field.strip()] = option_value(value.strip())
-        elif sign or (name.partition(":")[0] in MIXERS and ":" in name):
+        elif sign:
             raise InputError(f"mixer {text!r}: {part!r} is not field=value")
     return found
+
+
+def _named(text: str) -> SpelledMixer:
+    """`name`, `name:preset`, `module:Class` or `module:Class:preset`."""
+    name, colon, preset = text.rpartition(":")
+    if not colon or (":" not in name and name not in MIXERS):
+        return SpelledMixer(text, {})
+    known = MIXERS[name].Config.presets
+    if preset.strip() not in known:
+        hint = suggest(preset.strip(), known) if known else f"{name} has no presets"
+        raise InputError(f"mixer {text!r}: {preset!r} is neither field=value nor a preset: {hint}")
+    return SpelledMixer(name, dict(known[preset.strip()]))
 
 
 def spelled_mixer(text: str, **shared: Any) -> MixerConfig:

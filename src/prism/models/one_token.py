@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from prism.layers.base.mixer import State
 from prism.layers.deltanet import GatedDeltaNet
 from prism.layers.prism import Prism
+from prism.layers.prism.fields import OF_THE_EQUATION, PrismFields
 from prism.ops.common.backends import compiles
 from prism.ops.common.precision import autocasts
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from prism.models.backbone import Block
 
 Arrays = tuple[Any, ...]
+# Fields of PRISM that the compiled call knows at their defaults alone.
+FIXED = ("forget", "reflect", *(name for name in OF_THE_EQUATION if not name.endswith("_start")))
 # One array per block: the last inputs of its convolution, and S; the first axis is the sequence.
 StackState = tuple[Arrays, Arrays]
 
@@ -49,10 +52,7 @@ class OneToken:
         weight = next(blocks[0].parameters())
         return (
             all(type(mixer) in (Prism, GatedDeltaNet) for mixer in mixers)
-            and not any(
-                isinstance(mixer, Prism) and (mixer.config.forget, mixer.config.reflect) != ("first", False)
-                for mixer in mixers
-            )
+            and all(isinstance(mixer, GatedDeltaNet) or _known(mixer.config) for mixer in mixers)
             and len(alike) == 1
             and weight.device.type == "cpu"
             and weight.dtype in (torch.float32, torch.float64)
@@ -112,6 +112,11 @@ class OneToken:
 
     def _like(self, state: StackState) -> StackState:
         return tuple(np.empty_like(x) for x in state[0]), tuple(np.empty_like(x) for x in state[1])
+
+
+def _known(config: PrismFields) -> bool:
+    """Whether the compiled call has PRISM's choices: what it cannot vary must be as by default."""
+    return all(getattr(config, name) == getattr(PrismFields, name) for name in FIXED)
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Any:

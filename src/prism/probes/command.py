@@ -1,6 +1,6 @@
 """`prism probe`: probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,58 +8,16 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from prism.config import at_least
+from prism.config import at_least, one_of
 from prism.errors import needs
 from prism.files import write_whole
-from prism.layers.spelling import spelled_mixers
 from prism.probes.report import show_table, write_curves
-from prism.probes.tasks.base import PAPER_PROBES, PROBES, Probe
-from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, run_probe
+from prism.probes.settings import RECIPES, ProbeSettings, Recipe
+from prism.probes.tasks.base import PAPER_PROBES
+from prism.probes.training import ProbeResult, run_probe
 from prism.train.jobs import run_jobs
 
 PAPER_MIXERS = ("attention", "linear-attention", "mom", "prism")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
-    """What all runs of one table share."""
-
-    dim: int = 16
-    """Width D of the logic and control tasks."""
-    memory_dim: int = 32
-    """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
-    tracking_dim: int = 64
-    """Width D of the tracking tasks."""
-    layers: int = 2
-    """Blocks."""
-    tracking_layers: int = 1
-    """Blocks of the tracking tasks: one, so that what is tracked is tracked by the recurrence."""
-    heads: int = 2
-    """Heads of every mixer."""
-    ffn: int = 0
-    """Hidden width of the SwiGLU in each block; 0: none, as the paper's numbers imply (docs/probing.md)."""
-    length: int = 128
-    """Tokens of a sequence."""
-    tracking_length: int = 32
-    """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
-    training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
-    """How every run is trained."""
-
-    def probe(self, task: str) -> Probe:
-        """A task at its length."""
-        kind = PROBES[task]
-        return kind(length=self.tracking_length if kind.kind == "tracking" else self.length)
-
-    def model(self, probe: Probe, mixer: str) -> ProbeModelConfig:
-        """The model for a task."""
-        layers = self.tracking_layers if probe.kind == "tracking" else self.layers
-        return ProbeModelConfig(
-            mixer=spelled_mixers(mixer, layers, heads=self.heads),
-            dim={"memory": self.memory_dim, "tracking": self.tracking_dim}.get(probe.kind, self.dim),
-            layers=layers,
-            ffn=self.ffn,
-            vocabulary=probe.vocabulary,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +64,8 @@ def probe(
     *,
     mixers: tuple[str, ...] = PAPER_MIXERS,
     seeds: int = 1,
-    settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = ProbeSettings(),
+    recipe: Recipe = "ours",
+    settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = RECIPES["ours"],
     processes: int = cpu_count() or 1,
     out: Path = Path("probing"),
 ) -> None:
@@ -118,6 +77,7 @@ def probe(
         tasks: Names from `prism list`; none: the paper's nine.
         mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none; hybrids: prism,attention.
         seeds: Runs of each, with seeds 0, 1, …
+        recipe: Where the options below start: ours, or the training of the code released with the paper.
         settings: Model and training, the same for all.
         processes: Runs at a time, each on one thread.
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png.
@@ -125,6 +85,9 @@ def probe(
     needs("matplotlib", extra="plots")  # before hours of training, not after
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)
+    one_of("recipe", recipe, Recipe)
+    if settings is RECIPES["ours"]:  # called from Python with a recipe alone
+        settings = RECIPES[recipe]
     for task in tasks or PAPER_PROBES:
         for mixer in mixers:
             settings.model(settings.probe(task), mixer).build()  # refuses what does not fit

@@ -8,14 +8,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least, fraction
+from prism.config import at_least, fraction, one_of
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import MixerConfig
@@ -23,6 +23,7 @@ from prism.layers.prism import PrismConfig
 from prism.models.backbone import BackboneConfig
 from prism.probes.tasks.base import VOCABULARY, Examples, Probe
 
+Schedule = Literal["cosine", "constant"]
 # Batches drawn at once: the generators' cost is in their calls.
 _AHEAD = 32
 
@@ -74,9 +75,11 @@ class ProbeTraining:
     batch: int = 64
     """Examples an update, all of them new; while sequences are shorter, as many more as make the same tokens."""
     lr: float = 1e-2
-    """The learning rate after warm-up; it falls to 0 along a cosine."""
+    """The learning rate after warm-up."""
     warmup: int = 100
     """Updates in which the learning rate rises."""
+    schedule: Schedule = "cosine"
+    """What the learning rate does after it has risen: it falls to 0 along a cosine, or stays."""
     growing: float = 0.8
     """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length.
     What is learned among a few noise tokens holds among many, and is found sooner: more answers for the same tokens."""
@@ -84,6 +87,8 @@ class ProbeTraining:
     """Tokens of the shortest of them at least."""
     beta2: float = 0.98
     """AdamW's decay of squared gradients."""
+    weight_decay: float = 0.0
+    """AdamW's pull of every weight to 0."""
     clip: float = 1.0
     """The longest gradient that is not shortened."""
     every: int = 100
@@ -93,12 +98,14 @@ class ProbeTraining:
     tested: int = 2048
     """Examples of the final test."""
     solved: float = 0.998
-    """Training ends when two looks in a row see this accuracy."""
+    """Training ends when two looks in a row see this accuracy, unless the task is tested at other lengths too."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "warmup", "first", "every", "watched", "tested"):
             at_least(name, getattr(self, name), 1)
         fraction("growing", self.growing)
+        one_of("schedule", self.schedule, Schedule)
+        at_least("weight_decay", self.weight_decay, 0)
         for name in ("lr", "clip", "beta2", "solved"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -106,7 +113,8 @@ class ProbeTraining:
     def rate(self, step: int) -> float:
         """The learning rate of an update, counted from 0."""
         rise = min(1.0, (step + 1) / self.warmup)
-        return self.lr * rise * (1 + math.cos(math.pi * step / self.steps)) / 2
+        left = (1 + math.cos(math.pi * step / self.steps)) / 2 if self.schedule == "cosine" else 1.0
+        return self.lr * rise * left
 
     def stage(self, probe: Probe, step: int) -> Probe:
         """The task at the length that an update sees."""
@@ -171,7 +179,7 @@ def run_probe(
     torch.manual_seed(seed)
     net = model.build()
     began, curve, losses = time.perf_counter(), [], []
-    optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=0.0)
+    optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=training.weight_decay)
     watched = probe.draw(training.watched, seed=seed, split="test", batch=0)
     for step, (tokens, labels) in enumerate(batches(probe, training, seed)):
         losses.append(_update(net, optimiser, tokens, labels, training.rate(step), training.clip))
@@ -184,7 +192,8 @@ def run_probe(
         losses.clear()
         if watch is not None:
             watch(curve[-1])
-        if _solved(curve, training.solved) == curve[-2:]:
+        # what has to hold at other lengths too goes on getting better there after it is solved at its own
+        if not probe.longer and _solved(curve, training.solved) == curve[-2:]:
             break
     pair = _solved(curve, training.solved)
     result = ProbeResult(

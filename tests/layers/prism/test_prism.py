@@ -15,7 +15,9 @@ from prism.layers.base.memory import Memory
 from prism.layers.base.pace import Sequences, Write
 from prism.layers.base.parts import half_lives
 from prism.layers.prism import Prism, PrismConfig
+from prism.layers.prism.fields import LITERAL
 from prism.layers.prism.on_base import PrismOnBase
+from prism.layers.spelling import spelled_mixer
 from prism.ops import delta_rule
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 
@@ -36,7 +38,23 @@ FIELDS = {
     "window 2": {"conv_size": 2},
     "K and V of their own": {"head_key": 5, "head_value": 7},
 }
-ABLATIONS = FIELDS | {f"{name}, base write": fields | {"base_write": True} for name, fields in FIELDS.items()}
+# What the paper does not print: each choice the other way, and all of them together.
+LETTERS = {
+    "no LayerNorm on u": {"anchor_norm": "none"},
+    "a window that ends before the token": {"window": "past"},
+    "linear strengths": {"strength": "linear"},
+    "raw keys": {"unit_keys": False},
+    "raw queries": {"unit_queries": False},
+    "no bias of the gain": {"gain_bias": False},
+    "a plain read": {"read": "plain"},
+    "no decay": {"decay": "none"},
+    "no erasure": {"forget": "none"},
+    "decays from a half": {"decay_start": "zero"},
+    "random taps": {"conv_start": "random"},
+    "to the letter": LITERAL,
+    "to the letter, L=4, window past": LITERAL | {"steps": 4, "window": "past"},
+}
+ABLATIONS = FIELDS | LETTERS | {f"{name}, base write": fields | {"base_write": True} for name, fields in FIELDS.items()}
 
 
 def build(seed: int = 0, **fields: object) -> Memory:
@@ -48,13 +66,14 @@ def build(seed: int = 0, **fields: object) -> Memory:
 
 def convolved(weight: Tensor, x: Tensor, t: int) -> Tensor:
     window = [weight[:, -1 - j] * x[t - j] for j in range(weight.shape[1]) if t >= j]
-    return F.silu(torch.stack(window).sum(0))
+    return F.silu(torch.stack([torch.zeros_like(x[0]), *window]).sum(0))
 
 
 def from_anchor(m: nn.Module, lift: nn.Linear | None, x: Tensor, t: int) -> dict[str, Tensor]:
     """The anchor of token t, and what `m` (which has its maps) projects from it."""
-    u = x[t] if m.conv is None else convolved(m.conv.weight, x, t)
-    u = F.layer_norm(u, (DIM,), m.norm.weight, m.norm.bias)
+    late = int(m.config.window == "past")
+    u = x[t] if m.conv is None else convolved(m.conv.weight, x, t - late)
+    u = F.layer_norm(u, (DIM,), m.norm.weight, m.norm.bias) if m.config.anchor_norm == "layer" else u
     rows = dict(zip(m.sizes, m.project.weight.split(list(m.sizes.values())), strict=True))
     if lift is not None:
         ups = lift.weight.split(list(m.lifted.values()))
@@ -69,6 +88,8 @@ def operands(m: Memory, x: Tensor, t: int) -> dict[str, Tensor]:
     """Everything about token t of x [T, D]: in the first reading from the anchor alone, in the second mostly from x."""
     if isinstance(m, Prism):
         value = from_anchor(m, m.solver, x, t)
+        if m.config.decay == "none":
+            return value | {"alpha": torch.ones(m.config.heads, dtype=x.dtype)}
         return value | {"alpha": torch.sigmoid(value["decay"] + m.decay_bias)}
     H, rows = (
         m.config.heads,
@@ -95,16 +116,16 @@ def algorithm_1(m: Memory, x: Tensor) -> Tensor:
         read = []
         for h in range(H):
             head = {name: y.view(H, -1)[h] for name, y in value.items()}
-            q = head["q"] / head["q"].norm()
-            erased = head["k"] / head["k"].norm()
-            free = [y / y.norm() for y in head["keys"].view(-1, K)] if c.free_keys else []
+            q = head["q"] / head["q"].norm() if c.unit_queries else head["q"]
+            erased = head["k"] / (head["k"].norm() if c.unit_keys else 1)
+            free = [y / (y.norm() if c.unit_keys else 1) for y in head["keys"].view(-1, K)] if c.free_keys else []
             if c.keys == "independent":
                 k = [erased, *free]
             elif c.keys == "shared" and B:
                 k = [erased] + free * L
             else:
                 k = [erased] * max(1, L + B)
-            v, beta = head["v"], head["beta"].sigmoid()
+            v, beta = head["v"], head["beta"].sigmoid() if c.strength == "sigmoid" else head["beta"]
             r = v if c.residual == "none" or L == 0 else v - head["anchor"]
             delta = [v] if B or L == 0 else []
             for l in range(L):
@@ -113,12 +134,14 @@ def algorithm_1(m: Memory, x: Tensor) -> Tensor:
                 delta.append(d)
                 if c.residual == "subtract":
                     r = r - d
-            forget = head["alpha"] * (torch.eye(K, dtype=x.dtype) - beta[0] * torch.outer(erased, erased))
+            once = beta[0] if c.forget == "first" else 0
+            forget = head["alpha"] * (torch.eye(K, dtype=x.dtype) - once * torch.outer(erased, erased))
             write = sum(b * torch.outer(d, key) for b, d, key in zip(beta, delta, k, strict=True))
             S = torch.cat([S[:h], (S[h] @ forget + write)[None], S[h + 1 :]])
             o = S[h] @ q
-            o = o / (o.square().mean() + 1e-6).sqrt() * m.read.norm.weight
-            read.append(o * F.silu(head["gate"]))
+            if c.read == "gated":
+                o = o / (o.square().mean() + 1e-6).sqrt() * m.read.norm.weight * F.silu(head["gate"])
+            read.append(o)
         outputs.append(m.out.weight @ torch.cat(read))
     return torch.stack(outputs)
 
@@ -136,6 +159,29 @@ def test_every_ablation_uses_every_parameter(name: str) -> None:
     for parameter_name, parameter in m.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.abs().max() > 0, parameter_name
+
+
+def test_to_the_letter_the_weights_are_those_that_algorithm_1_names() -> None:
+    """ShortConv, a map to q, v, α, k^l, p^l and β^l, the output map: no norm, no gate, no bias but the decay's."""
+    names = {name for name, _ in spelled_mixer("prism:literal", heads=2).build(DIM).named_parameters()}
+    assert names == {"conv.weight", "project.weight", "decay_bias", "out.weight"}
+
+
+def test_a_window_that_ends_before_the_token_does_not_see_it() -> None:
+    m = build(window="past")
+    x = torch.randn(1, 9, DIM, dtype=torch.float64)
+    changed = x.clone()
+    changed[0, 5] += 1
+    first, second = m(x)[0][0], m(changed)[0][0]
+    assert torch.equal(first[:6], second[:6])
+    assert not torch.allclose(first[6:], second[6:])
+
+
+def test_beside_a_base_write_gated_deltanets_own_choices_stay() -> None:
+    for name, value in LITERAL.items():
+        if name != "solver_rank":
+            with pytest.raises(InputError, match=f"leave {name} as it is"):
+                PrismConfig(base_write=True, **{name: value})
 
 
 def written(m: Memory, x: Tensor) -> Write:
@@ -290,3 +336,10 @@ def test_reflecting_doubles_the_erasure_alone() -> None:
 def test_a_residual_left_to_the_state_needs_every_direction_erased() -> None:
     with pytest.raises(InputError, match="needs forget = 'all'"):
         PrismConfig(residual="state")
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(InputError, match="reflect doubles an erasure"):
+        PrismConfig(forget="none", reflect=True)
+    with pytest.raises(InputError, match="window 'past' is the convolution's"):
+        PrismConfig(window="past", anchor="none")

@@ -24,6 +24,8 @@ def initialise(module: nn.Module) -> None:
             nn.init.normal_(part.weight, std=part.weight.shape[2] ** -0.5)
         elif isinstance(part, nn.Embedding):
             nn.init.normal_(part.weight, std=part.embedding_dim**-0.5)
+        elif isinstance(part, ShortConv) and part.start == "random":
+            nn.init.uniform_(part.weight, -(part.weight.shape[1] ** -0.5), part.weight.shape[1] ** -0.5)
         elif isinstance(part, ShortConv):
             # near the identity: with taps all alike a token drowns in its predecessors, and recall is learned late
             nn.init.normal_(part.weight, std=NEIGHBOUR_WEIGHT)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import GatedWrite, Pace, Write
-from prism.layers.base.parts import GatedRead, ShortConv
+from prism.layers.base.parts import GatedRead, PlainRead, ShortConv
 
 Project = Callable[[Tensor], Tensor]
 
@@ -35,7 +35,7 @@ class Memory(Mixer):
     """Parts that ask rather than remember: the memories of a mixture have the same weights for them."""
     conv: ShortConv | None
     project: nn.Linear
-    read: GatedRead
+    read: GatedRead | PlainRead
 
     def __init__(self, dim: int):
         super().__init__(dim)

@@ -1,9 +1,10 @@
 """The contract of a mixer: Config → build(dim); forward for sequences, step for one token; state in and out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class MixerConfig(ABC):
     """Heads, each with a state of its own."""
     from_model: ClassVar[tuple[str, ...]] = ()
     """Fields that the model around the mixer fills in unless they are given: `dropout`, `max_length`."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Fields that have a name together: `prism:literal` is the mixer with those of `literal`."""
 
     def __post_init__(self) -> None:
         at_least("heads", self.heads, 1)

@@ -1,6 +1,7 @@
 """Parts that several mixers share: the short convolution, the gated read, the rates of forgetting."""
 
 from math import log
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +13,22 @@ from prism.ops.common.packing import Limits
 from prism.ops.conv import short_conv, short_conv_step
 from prism.ops.cpu import fused
 
+ConvStart = Literal["identity", "random"]
+
 
 class ShortConv(nn.Module):
-    """SiLU of a causal depthwise convolution; its state is the last W−1 inputs."""
+    """SiLU of a causal depthwise convolution; its state is the last W−1 inputs, W where it sees the past alone."""
 
-    def __init__(self, dim: int, window: int, bias: bool = False):
+    def __init__(self, dim: int, window: int, bias: bool = False, *, past: bool = False, start: ConvStart = "identity"):
         super().__init__()
+        self.past, self.start = past, start
         self.weight = nn.Parameter(torch.empty(dim, window))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    @property
+    def taps(self) -> Float[Tensor, "D W"]:
+        """Weights of the inputs from the oldest to the current one, which has none where the past alone is seen."""
+        return F.pad(self.weight, (0, 1)) if self.past else self.weight
 
     def forward(
         self,
@@ -28,18 +37,18 @@ class ShortConv(nn.Module):
         cu_seqlens: Limits | None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W D"]]:
         """The whole sequence, and the history after it."""
-        return short_conv(x, self.weight, bias=self.bias, silu=True, history=history, cu_seqlens=cu_seqlens)
+        return short_conv(x, self.taps, bias=self.bias, silu=True, history=history, cu_seqlens=cu_seqlens)
 
     def step(
         self, x: Float[Tensor, "N D"], history: Float[Tensor, "N W D"] | None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N W D"]]:
         """One token, and the history after it."""
-        y, history = short_conv_step(x, self.weight, history=history)
+        y, history = short_conv_step(x, self.taps, history=history)
         return F.silu(y if self.bias is None else y + self.bias), history
 
     def state_shape(self) -> tuple[int, int]:
-        """W−1 inputs of the width."""
-        return self.weight.shape[1] - 1, self.weight.shape[0]
+        """The inputs that the next token will want, of the width."""
+        return self.weight.shape[1] - 1 + self.past, self.weight.shape[0]
 
 
 class GatedRead(nn.Module):
@@ -55,6 +64,14 @@ class GatedRead(nn.Module):
         """One vector per token, heads side by side."""
         o = self.norm(o).flatten(-2)
         return o if gate is None else o * F.silu(gate)
+
+
+class PlainRead(nn.Module):
+    """What is read from the state as it is, heads side by side."""
+
+    def forward(self, o: Float[Tensor, "*tokens H V"], gate: None) -> Float[Tensor, "*tokens H*V"]:
+        """One vector per token."""
+        return o.flatten(-2)
 
 
 class LinearEach(nn.Module):

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
-from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.layers.base.parts import GatedRead, PlainRead, ShortConv, half_lives, unit, wide
+from prism.layers.prism.fields import PrismFields
 from prism.layers.prism.on_base import PrismOnBase
-from prism.layers.prism.solver import PrismFields, corrections, named, repeat_last, solver_sizes
+from prism.layers.prism.solver import corrections, named, repeat_last, solver_sizes
 from prism.ops.delta.rule import delta_rule_flops
 
 
@@ -37,16 +38,21 @@ class Prism(Memory):
         self.config, H = config, config.heads
         self.K = K = config.head_size(dim, config.head_key, "head_key")
         self.V = V = config.head_size(dim, config.head_value, "head_value")
-        self.conv = ShortConv(dim, config.conv_size) if config.anchor == "shortconv" else None
-        self.norm = nn.LayerNorm(dim)
+        if config.anchor == "shortconv":
+            self.conv = ShortConv(dim, config.conv_size, past=config.window == "past", start=config.conv_start)
+        self.norm = nn.LayerNorm(dim) if config.anchor_norm == "layer" else nn.Identity()
         own, self.lifted = solver_sizes(config, dim, K, V)
-        self.sizes = {"q": H * K, "k": H * K, "v": H * V, "gate": H * V, "beta": config.writes * H, "decay": H} | own
+        gate = {"gate": H * V} if config.read == "gated" else {}
+        decay = {"decay": H} if config.decay == "learned" else {}
+        self.sizes = {"q": H * K, "k": H * K, "v": H * V, **gate, "beta": config.writes * H, **decay, **own}
         self.project = nn.Linear(dim, sum(self.sizes.values()), bias=False)
         self.solver = nn.Linear(own["low"], sum(self.lifted.values()), bias=False) if self.lifted else None
-        self.decay_bias = nn.Parameter(half_lives(H))
+        start = half_lives(H) if config.decay_start == "half-lives" else torch.zeros(H)
+        self.decay_bias = nn.Parameter(start) if decay else None
         # the gain starts at 1 (φ' of an identity), so that every step writes from the first update on
-        self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if config.gains else None
-        self.read = GatedRead(V)
+        biased = config.gains and config.gain_bias
+        self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if biased else None
+        self.read = GatedRead(V) if gate else PlainRead()
         self.out = nn.Linear(H * V, dim, bias=False)
 
     def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
@@ -58,8 +64,8 @@ class Prism(Memory):
 
     def write(
         self, u: Float[Tensor, "*tokens D"], project: Project | None = None
-    ) -> tuple[Write, Float[Tensor, "*tokens HV"]]:
-        """Everything that follows from the anchor: the operands of the recurrence, and the gate of its read."""
+    ) -> tuple[Write, Float[Tensor, "*tokens HV"] | None]:
+        """Everything that follows from the anchor: the operands of the recurrence, and the gate of its read, if any."""
         config, H = self.config, self.config.heads
         part = named(self.project(u) if project is None else project(u), self.sizes)
         if self.solver is not None:
@@ -70,16 +76,17 @@ class Prism(Memory):
 
         v = heads("v", self.V)
         delta = corrections(config, v, u, part, self.gain_bias) if config.steps else v.unsqueeze(-2)
-        beta = heads("beta", config.writes).sigmoid()
+        beta, q = heads("beta", config.writes), heads("q", self.K)
+        beta = beta.sigmoid() if config.strength == "sigmoid" else beta
         write = Write(
-            q=unit(heads("q", self.K)),
+            q=unit(q) if config.unit_queries else q,
             k=self._directions(part),
             v=delta.to(part["q"].dtype),  # under autocast the anchor and the gain's bias are float32
             beta=beta,
-            log_alpha=F.logsigmoid(wide(part["decay"]) + wide(self.decay_bias)),
+            log_alpha=None if self.decay_bias is None else F.logsigmoid(wide(part["decay"]) + wide(self.decay_bias)),
             erase=config.erase(beta),
         )
-        return write, part["gate"]
+        return write, part.get("gate")
 
     def _directions(self, part: dict[str, Tensor]) -> Float[Tensor, "*tokens H L K"]:
         """k^(1..L), the erased one first."""
@@ -87,12 +94,14 @@ class Prism(Memory):
         k = part["k"].unflatten(-1, (config.heads, 1, self.K))
         if config.free_keys:
             k = torch.cat([k, part["keys"].unflatten(-1, (config.heads, config.free_keys, self.K))], -2)
-        return repeat_last(unit(k), config.writes)
+        return repeat_last(unit(k) if config.unit_keys else k, config.writes)
 
     def state_flops(self, length: int) -> int:
         """Decay, erasures, L writes and the read of each head."""
         config = self.config
-        return config.heads * delta_rule_flops(config.writes, self.K, self.V, erasures=config.erasures)
+        return config.heads * delta_rule_flops(
+            config.writes, self.K, self.V, erasures=config.erasures, decays=config.decay == "learned"
+        )
 
 
 PrismOnBase.Config = PrismConfig  # the other reading of the same fields

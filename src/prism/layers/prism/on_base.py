@@ -12,7 +12,8 @@ from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, ShortConv, unit
 from prism.layers.deltanet import GatedDeltaNetConfig, build_convolved, convolved, delta_write
-from prism.layers.prism.solver import PrismFields, corrections, named, repeat_last, solver_sizes
+from prism.layers.prism.fields import PrismFields
+from prism.layers.prism.solver import corrections, named, repeat_last, solver_sizes
 from prism.ops.delta.rule import delta_rule_flops
 
 # Logit of a step's strength at first, β ≈ 1/1100. Only the base key is erased, so what the steps write piles up over

@@ -22,7 +22,7 @@ from prism.layers.base.pace import Write
 from prism.layers.prism import Prism
 from prism.ops.delta.definition import one_token
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
-from prism.probes.command import ProbeSettings
+from prism.probes.settings import ProbeSettings
 from prism.probes.tasks.base import PROBES
 from prism.probes.training import ProbeTraining, run_probe
 
