@@ -52,7 +52,7 @@ class OneToken:
         weight = next(blocks[0].parameters())
         return (
             all(type(mixer) in (Prism, GatedDeltaNet) for mixer in mixers)
-            and all(isinstance(mixer, GatedDeltaNet) or _known(mixer.config) for mixer in mixers)
+            and all(not isinstance(mixer, Prism) or _known(mixer.config) for mixer in mixers)
             and len(alike) == 1
             and weight.device.type == "cpu"
             and weight.dtype in (torch.float32, torch.float64)
