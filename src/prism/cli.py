@@ -19,6 +19,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
         "demo": "prism.recommend.demo.command:demo",
+        "prepare": "prism.recommend.data.prepared.prepare:prepare",
         "fit": "prism.recommend.commands:fit",
         "evaluate": "prism.recommend.commands:evaluate",
         "recommend": "prism.recommend.commands:recommend",

@@ -15,6 +15,7 @@ from prism.machine import pick_device
 from prism.recommend.choose import Filter, Recommendation
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.prepared.manifest import Prepared, is_prepared
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import usable
 from prism.recommend.program import program
@@ -37,12 +38,13 @@ def fit(
     time_format: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    workers: int = 1,
 ) -> None:
     """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
 
     Args:
-        data: A CSV, TSV, Parquet or JSON file (.gz, .zst, .bz2 and .zip too), a pattern of them, or a known data
-            set's name.
+        data: A CSV, TSV, Parquet or JSON file (.gz, .zst, .bz2 and .zip too), a pattern of them, a known data set's
+            name, or a folder that `prism prepare` made, which is then read a few partitions at a time.
         out: Folder for the run: checkpoints, log.jsonl, config.json, and the events.
         config: What to train and how.
         folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
@@ -55,8 +57,15 @@ def fit(
         time_format: Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
         threads: Of the CPU; default: as many as torch takes.
+        workers: Threads that make batches of a prepared log beside the training step; the result does not depend on
+            them.
     """
     where = _where(device, threads)
+    if is_prepared(Path(data)):
+        if any(x is not None for x in (folder, user, item, time, items, time_format)) or drop_nulls:
+            raise InputError(f"{data} is prepared: its columns, times and items were read by `prism prepare`")
+        _fit_prepared(Path(data), out, config, where, device, workers)
+        return
     log = load(
         data,
         folder=folder,
@@ -76,6 +85,20 @@ def fit(
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
         prism, run = program(), shlex.quote(str(out))
         print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
+
+
+def _fit_prepared(data: Path, out: Path, config: FitConfig, where: str, device: str | None, workers: int) -> None:
+    from prism.recommend.streaming import fit_streamed
+
+    prepared, main = Prepared.open(data), os.environ.get("RANK", "0") == "0"
+    about = prepared.manifest
+    if main:
+        sizes = f"{about.events:,} events of {about.users:,} users, {about.trained:,} to train on"
+        print(f"{data}: {sizes}, {about.candidates:,} candidates, {len(prepared):,} partitions\n{where}", flush=True)
+    recommender = fit_streamed(prepared, config, out, progress=True, device=device, workers=workers)
+    if main:
+        title = f"{config.mixer}, validation, a sample of users"
+        show_evaluations(title, {config.mixer: recommender.evaluate(valid=True)})
 
 
 def evaluate(

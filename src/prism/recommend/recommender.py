@@ -116,7 +116,7 @@ class Recommender:
         task = recommender.task()
         if by_clock:
             spent = time.monotonic() - began
-            epochs, why = _affordable(recommender, task, 60 * config.minutes - spent, out)
+            epochs, why = affordable(recommender, task, 60 * config.minutes - spent, out)
             if progress and first and why:
                 print(f"epochs {epochs}: {why}", flush=True)
             config = config.with_options({"epochs": epochs})
@@ -379,6 +379,10 @@ class Recommender:
             made = load_model(cls, folder)
             made.model.to(place)
             return made
+        if storage.is_streamed(folder):
+            from prism.recommend.streaming import load_streamed
+
+            return load_streamed(folder, place)
         config = storage.read_config(folder)
         shared = folder if (folder / storage.EVENTS).exists() else folder.parent  # runs of one comparison share them
         recommender = cls._untrained(storage.read_split(shared, folder.name, config.protocol), config)
@@ -427,7 +431,7 @@ class Recommender:
         return log_of(self.log, codes, self.log.times[events])
 
 
-def _affordable(
+def affordable(
     recommender: "Recommender", task: RecommendationTask, seconds: float, out: Path | None
 ) -> tuple[int, str]:
     """(epochs, reason): what the rule allows and the time suffices for; of a run that goes on, what it began with."""

@@ -20,7 +20,7 @@ from prism.recommend.data.splits import split as divide
 from prism.train.settings import read_settings
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
-SPLIT = "split.json"
+SPLIT, STREAMED = "split.json", "prepared.json"
 FORMATS: dict[str, Callable[[pl.DataFrame, io.BytesIO], None]] = {
     ".parquet": pl.DataFrame.write_parquet,
     ".csv": pl.DataFrame.write_csv,
@@ -116,6 +116,11 @@ def read_config(folder: Path) -> FitConfig:
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def is_streamed(folder: Path) -> bool:
+    """Whether a run was trained on a prepared log, which holds its events."""
+    return (folder / STREAMED).is_file()
 
 
 def write_frame(path: Path, frame: pl.DataFrame) -> None:

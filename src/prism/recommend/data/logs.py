@@ -155,7 +155,7 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
 def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     """(codes, ids), the ids in increasing order: numbers by value, text by its characters."""
     if column.dtype.is_float():
-        column = _whole(column, where)
+        column = whole_numbers(column, where)
     if column.null_count():
         row = int(column.is_null().arg_max() or 0) + 1
         raise InputError(
@@ -187,7 +187,7 @@ def _coded_numbers(values: Ids) -> tuple[Codes, Ids]:
     return np.searchsorted(ids, values).astype(np.int32), ids
 
 
-def _whole(column: pl.Series, where: str) -> pl.Series:
+def whole_numbers(column: pl.Series, where: str) -> pl.Series:
     """Whole numbers that a missing value, or another tool, turned into floats."""
     column = column.fill_nan(None)
     broken = column.drop_nulls().filter(column.drop_nulls() % 1 != 0)

@@ -256,7 +256,7 @@ def _divide(
     order = np.argsort(~trained, kind="stable")
     moved = concatenated_ranges(log.offsets[order], log.lengths[order])
     whole = log.recoded(users=order, items=np.argsort(~items, kind="stable"))
-    parts = [_queries(whole, mask[moved], int(items.sum()), remove_seen, targets) for mask in held]
+    parts = [queries_of(whole, mask[moved], int(items.sum()), remove_seen, targets) for mask in held]
     if not len(parts[1]):
         raise InputError(
             f"{log.name}: no test query under {protocol} ({parts[1].cold} cold, "
@@ -268,7 +268,8 @@ def _divide(
     return Split(protocol=protocol, log=whole, train=training, valid=parts[0], test=parts[1])
 
 
-def _queries(log: Log, asked: Mask, candidates: int, remove_seen: bool, targets: Targets) -> Queries:
+def queries_of(log: Log, asked: Mask, candidates: int, remove_seen: bool, targets: Targets) -> Queries:
+    """Questions about the events asked for, but those whose item is no candidate or that nothing comes before."""
     events, users = np.flatnonzero(asked), log.users[asked]
     if targets != "all" and len(users):
         new = np.append(True, users[1:] != users[:-1])

@@ -23,6 +23,31 @@ class Proposal(NamedTuple):
     share: Float[Tensor, " I"]
     """Each item's share of them."""
 
+    def popular(self, count: int) -> Int[Tensor, " count"]:
+        """Items drawn by popularity."""
+        return self.events[torch.randint(len(self.events), (count,), device=self.events.device)].long()
+
+    def to(self, device: torch.device) -> "Proposal":
+        """The same on a device."""
+        return Proposal(*(part.to(device) for part in self))
+
+
+class Counted(NamedTuple):
+    """The same from counts alone, where the events are too many to hold."""
+
+    below: Float[Tensor, " I"]
+    """The share of all items up to each: a draw is the first with more than a uniform number."""
+    share: Float[Tensor, " I"]
+
+    def popular(self, count: int) -> Int[Tensor, " count"]:
+        """Items drawn by popularity."""
+        number = torch.rand(count, dtype=self.below.dtype, device=self.below.device) * self.below[-1]
+        return torch.searchsorted(self.below, number, right=True).clamp_(max=len(self.below) - 1)
+
+    def to(self, device: torch.device) -> "Counted":
+        """The same on a device."""
+        return Counted(*(part.to(device) for part in self))
+
 
 class Negatives(NamedTuple):
     """Drawn items and how often each was expected, for each sequence of the batch."""
@@ -47,8 +72,14 @@ def proposal(items: Int[Tensor, " E"], count: int) -> Proposal:
     return Proposal(items, share)
 
 
+def counted(counts: Int[Tensor, " I"]) -> Counted:
+    """Of how many training events each item has."""
+    share = counts.double() / counts.sum()
+    return Counted(share.cumsum(0), share)
+
+
 def draw(
-    source: Proposal,
+    source: Proposal | Counted,
     targets: Int[Tensor, " N"],
     limits: Int[Tensor, " S_and_1"],
     *,
@@ -60,9 +91,9 @@ def draw(
     device, count = targets.device, len(source.share)
     flat = round(negatives * uniform)
     anywhere = torch.randint(count, (flat,), device=device)
-    popular = source.events[torch.randint(len(source.events), (negatives - flat,), device=device)]
+    popular = source.popular(negatives - flat)
     token = torch.randperm(len(targets), device=device)[:shared]
-    items = torch.cat([anywhere, popular.long(), targets[token]])
+    items = torch.cat([anywhere, popular, targets[token]])
     sequence = torch.searchsorted(limits, token, right=True) - 1
     others = len(token) - torch.bincount(sequence, minlength=len(limits) - 1)
     share = source.share[items]

@@ -21,7 +21,7 @@ from prism.recommend.model.experts import Experts, Views, training_views
 from prism.recommend.model.mixture import beside
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import Proposal, compact, draw, proposal
+from prism.recommend.training.negatives import Counted, Proposal, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -132,7 +132,7 @@ class RecommendationTask:
 
     def _sampled_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         config, limits = self.objective, batch.cu_seqlens
-        source = Proposal(*(part.to(limits.device) for part in self._proposal))
+        source = self._proposal.to(limits.device)
         drawn = draw(
             source,
             batch.targets,
@@ -151,7 +151,7 @@ class RecommendationTask:
         return -(torch.logaddexp(found, beside(gates, batch.chances)) + gates[:, 0]).sum()
 
     @cached_property
-    def _proposal(self) -> Proposal:
+    def _proposal(self) -> Proposal | Counted:
         """Of the events that can be targets."""
         starts, ends, _ = self._windows(np.random.default_rng(0))  # which events are in a window depends on no chance
         items = self.split.train.items[concatenated_ranges(starts, ends - starts)]

@@ -1,0 +1,110 @@
+"""`prism fit` on a prepared log: the model sees every partition, validation a sample of users, the run no events."""
+
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from prism.errors import InputError
+from prism.files import only_one, write_whole
+from prism.machine import pick_device
+from prism.recommend import storage
+from prism.recommend.config import FitConfig
+from prism.recommend.data.prepared.manifest import Prepared
+from prism.recommend.data.splits import Split
+from prism.recommend.defaults import facts_of
+from prism.recommend.recommender import Recommender, affordable
+from prism.recommend.training.stream import StreamConfig, StreamTask, sample
+from prism.train.loop import load_best, train
+from prism.train.settings import read_settings, refuse_others
+
+
+def fit_streamed(
+    prepared: Prepared,
+    config: FitConfig,
+    out: Path | None,
+    *,
+    progress: bool = True,
+    device: str | None = None,
+    workers: int = 1,
+) -> Recommender:
+    """Trains on all partitions; run again with the same arguments, it goes on where it stopped.
+
+    What the rules choose, they choose from the whole log's counts and a sample of its users. There are no experts:
+    their tables would need every event at once.
+    """
+    config = _usable(config)
+    split = sample(prepared, config.batching.valid_queries)
+    about = prepared.manifest
+    facts = replace(facts_of(split), events=about.trained, users=about.users, items=about.candidates)
+    by_clock, first = "epochs" in config.open, os.environ.get("RANK", "0") == "0"
+    config, chosen = config.resolve(facts)
+    if progress and first:
+        print("\n".join(map(str, chosen)), flush=True)
+    made = Recommender._untrained(split, config)
+    task = stream_task(made, prepared, StreamConfig(workers=workers))
+    if by_clock:
+        epochs, why = affordable(made, task, 60 * config.minutes, out)
+        if progress and first and why:
+            print(f"epochs {epochs}: {why}", flush=True)
+        made.config = config = config.with_options({"epochs": epochs})
+    with only_one(out) if out is not None and first else nullcontext():
+        if out is not None and first:
+            _open_run(out, prepared, split, config, task.stream)
+        train(made.model, task, config.train, out=out, progress=progress, device=pick_device(device))
+    return made
+
+
+def stream_task(made: Recommender, prepared: Prepared, stream: StreamConfig) -> StreamTask:
+    """What training minimises and watches."""
+    whole = made.task()
+    return StreamTask(prepared=prepared, stream=stream, **{**vars(whole), "experts": None})
+
+
+def load_streamed(folder: Path, place: torch.device) -> Recommender:
+    """A run of `fit_streamed` with its sample of users, from the prepared log where that lies."""
+    config, prepared = storage.read_config(folder), prepared_of(folder)
+    made = Recommender._untrained(sample(prepared, config.batching.valid_queries), config)
+    load_best(made.model, folder)
+    made.model.to(place)
+    return made
+
+
+def prepared_of(run: Path) -> Prepared:
+    """The prepared log that a run was trained on, if it is still what it was."""
+    about = read_settings(run / storage.STREAMED, "fit it again")
+    found = Prepared.open(Path(about["folder"]))
+    if found.digest != about["digest"]:
+        raise InputError(f"{found.folder} was prepared anew after {run} was trained on it: fit it again")
+    return found
+
+
+def _usable(config: FitConfig) -> FitConfig:
+    """Refuses what needs every event at once."""
+    for name, given, remedy in (
+        ("protocol", config.protocol != "global-time", "a prepared log is divided by time: leave it out"),
+        ("features", bool(config.features), "a prepared log has no table of items: leave it out"),
+        ("experts", bool(config.experts), "their tables would need every event at once: leave it out"),
+        ("start", config.start != "random", "it would need every event at once: leave it out"),
+    ):
+        if given:
+            raise InputError(f"{name} is {getattr(config, name)!r}: {remedy}")
+    return replace(config, experts=())
+
+
+def _open_run(out: Path, prepared: Prepared, split: Split, config: FitConfig, stream: StreamConfig) -> None:
+    """Makes the run's folder, or finds in it a run of the same config and log that can go on."""
+    about = {"folder": str(prepared.folder.absolute()), "digest": prepared.digest}
+    about |= {"group": stream.group, "lanes": stream.lanes}  # type: ignore[dict-item]
+    if (out / storage.CONFIG).exists():
+        refuse_others(out, asdict(config), asdict(storage.read_config(out)), "choose another folder")
+        if not storage.is_streamed(out):
+            raise InputError(f"{out} holds a run on a log that was not prepared; choose another folder")
+        refuse_others(out, about, read_settings(out / storage.STREAMED, "fit it again"), "choose another folder")
+        return
+    storage.write_items(out, split.log)
+    write_whole(out / storage.STREAMED, json.dumps(about, indent=1).encode())
+    storage.write_config(out, config)  # last: a folder with a config is a run
