@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.files import only_one
 from prism.layers.prism import PrismConfig
 from prism.lm.files import load_language_model
 from prism.lm.train import split_documents
@@ -70,6 +71,8 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     train(text, tmp_path / "run")
     capsys.readouterr()
     assert "holds another run: mixer is 'prism' there" in refused("--mixer", "gated-deltanet")
+    with only_one(tmp_path / "run"):
+        assert "is in use by another process" in refused()
     with pytest.raises(SystemExit):
         cli.main(["lm", "train", str(tmp_path / "none.txt"), "--out", str(tmp_path / "other")])
     assert "none.txt does not exist" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from support import tiny
 
 from prism.cli import main
 from prism.errors import InputError
+from prism.files import only_one
 from prism.recommend.because import because
 from prism.recommend.data.items import with_items
 from prism.recommend.data.log import Log
@@ -224,6 +225,23 @@ def test_an_update_learns_new_events_and_items_and_leaves_the_run_alone(run: Pat
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == kept
     with pytest.raises(InputError, match="exists: give a new folder"):
         update(before, merged, tmp_path / "next", progress=False)
+
+
+def test_nothing_else_works_in_a_folder_while_an_update_trains_there(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Recommender.load(run)
+    later = later_events(user=[5, 6], item=[3, 4], time=[2_000_000_000, 2_000_000_000])
+    seen = []
+
+    def train(*_: object, out: Path, **__: object) -> None:
+        with pytest.raises(InputError, match="is in use by another process"), only_one(out):
+            seen.append("in")
+        seen.append("refused")
+
+    monkeypatch.setattr("prism.recommend.update.train", train)
+    update(before, merge(before.log, later), tmp_path / "next", progress=False)
+    assert seen == ["refused"]
 
 
 def test_an_item_that_only_the_table_knows_starts_from_those_that_share_its_features() -> None:

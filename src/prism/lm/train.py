@@ -24,6 +24,7 @@ from prism.lm.recipes import USED, cost
 from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate, pick_device, use_threads
 from prism.train.config import TrainConfig
+from prism.train.folder import own_folder
 from prism.train.loop import train as run
 from prism.train.settings import keep_settings
 
@@ -109,12 +110,19 @@ def train(
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     where = pick_device(device)
     processes = PartialState(cpu=where.type == "cpu")
-    # of several processes the first writes, and the others then find everything there
-    with processes.main_process_first():
-        keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
-        parts = _parts(text, valid, column)
-        kept = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
-        shards = {name: pack(out / "tokens" / name, kept, parts[name], name, *names) for name in parts}
+    with own_folder(out):
+        # of several processes the first writes, and the others then find everything there
+        with processes.main_process_first():
+            keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
+            parts = _parts(text, valid, column)
+            kept = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
+            shards = {name: pack(out / "tokens" / name, kept, parts[name], name, *names) for name in parts}
+        _train(config, kept, shards, out, processes)
+
+
+def _train(
+    config: LanguageConfig, tokenizer: Tokenizer, shards: dict[str, Shards], out: Path, on: PartialState
+) -> None:
     task = LanguageTask(
         train=shards["train"],
         valid=shards["valid"],
@@ -124,18 +132,17 @@ def train(
         batch=config.batch,
         seed=config.train.seed,
     )
-    own = config.model(kept)
-    if processes.is_main_process:
-        rate = USED * matmul_rate(str(processes.device))
-        budget = cost(own, tokens=config.tokens, context=config.length, rate=rate)
+    own = config.model(tokenizer)
+    if on.is_main_process:
+        budget = cost(own, tokens=config.tokens, context=config.length, rate=USED * matmul_rate(str(on.device)))
         counts = f"{shards['train'].tokens:,} tokens to train on, {shards['valid'].tokens:,} to validate"
         print(f"{counts}; {budget}", flush=True)
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)
-    end = kept.eos_token_id if config.separate else None
-    best = run(Learner(lm, end), task, config.train, out=out, device=where).best_metrics
-    if processes.is_main_process:
-        save_model(out / "model", lm, kept)
+    end = tokenizer.eos_token_id if config.separate else None
+    best = run(Learner(lm, end), task, config.train, out=out, device=on.device).best_metrics
+    if on.is_main_process:
+        save_model(out / "model", lm, tokenizer)
         print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
         print(f"next: prism lm generate {out / 'model'} · prism lm evaluate {out / 'model'} --text FILES")
 

@@ -1,6 +1,5 @@
 """The commands `prism fit`, `prism evaluate` and `prism recommend`."""
 
-import os
 import shlex
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from prism.recommend.evaluation.baselines import usable
 from prism.recommend.program import program
 from prism.recommend.recommender import Recommender
 from prism.recommend.tables import show_evaluations
+from prism.train.folder import is_first_process
 
 DEFAULT = FitConfig()
 
@@ -77,11 +77,10 @@ def fit(
         time_format=time_format,
     )
     divided = split(log, config.protocol)
-    main = os.environ.get("RANK", "0") == "0"
-    if main:
+    if is_first_process():
         print(plain_lines("\n".join([statistics_table(log), *log.notes, divided.describe(), where])), flush=True)
     recommender = Recommender.fit_split(divided, config, out, progress=True, device=device)
-    if main and len(divided.valid):
+    if is_first_process() and len(divided.valid):
         show_evaluations(f"{config.mixer}, validation", {config.mixer: recommender.evaluate(valid=True)})
         prism, run = program(), shlex.quote(str(out))
         print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
@@ -90,7 +89,7 @@ def fit(
 def _fit_prepared(data: Path, out: Path, config: FitConfig, where: str, device: str | None, workers: int) -> None:
     from prism.recommend.streaming import fit_streamed
 
-    prepared, main = Prepared.open(data), os.environ.get("RANK", "0") == "0"
+    prepared, main = Prepared.open(data), is_first_process()
     about = prepared.manifest
     if main:
         sizes = f"{about.events:,} events of {about.users:,} users, {about.trained:,} to train on"

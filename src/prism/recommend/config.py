@@ -4,17 +4,19 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+import torch
+
 from prism.config import at_least, from_fields, one_of
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers, with_options
 from prism.models.backbone import BackboneConfig
-from prism.recommend.data.items import check_features
+from prism.recommend.data.items import ItemValues, check_features
 from prism.recommend.data.splits import PROTOCOLS
 from prism.recommend.defaults import OPTIONS, Chosen, Facts, choices
 from prism.recommend.evaluation.metrics import CUTOFFS
 from prism.recommend.model.experts import check_experts
-from prism.recommend.model.recommender import RecommenderConfig
+from prism.recommend.model.recommender import RecommenderConfig, RecommenderModel
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
@@ -118,6 +120,17 @@ class FitConfig:
         if self.open and self.open != ("experts",):
             raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
         return self._open_model()
+
+    def build(self, items: int, features: ItemValues | None = None) -> RecommenderModel:
+        """The model with the weights that training starts from."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.train.seed)
+            return self.model().build(items, features)
+
+    def changed(self, mixer: str | None = None, epochs: int | None = None, seed: int | None = None) -> "FitConfig":
+        """With other values where they are given."""
+        given = {"mixer": mixer, "epochs": epochs, "seed": seed}
+        return self.with_options({name: value for name, value in given.items() if value is not None})
 
     def _values(self) -> dict[str, Any]:
         return {**vars(self), **vars(self.batching), **vars(self.train)}

@@ -131,7 +131,7 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
         raise InputError(f"{folder} lists {log.n_items} items for a model of {about['items']}; export the run again")
     nothing = no_queries(log.n_items, remove_seen=bool(about["excludes_seen"]))
     split = Split(protocol=config.protocol, log=log, train=log, valid=nothing, test=nothing)
-    made = cls(cls.build(config, log.n_items, values), split, config)
+    made = cls(config.build(log.n_items, values), split, config)
     try:
         made.model.load_state_dict(load_file(folder / WEIGHTS))
     except RuntimeError as error:

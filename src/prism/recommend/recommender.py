@@ -1,31 +1,26 @@
 """`Recommender`: a log in, recommendations out. Fit, evaluate, recommend, session, save, load."""
 
-import os
 import time
-import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
 
-from prism.errors import InputError, Note
-from prism.files import only_one
+from prism.errors import InputError
 from prism.machine import pick_device
 from prism.recommend import storage
-from prism.recommend.ask import after_last, log_of
+from prism.recommend.ask import after_last, one_history, user_codes
 from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.config import FitConfig
-from prism.recommend.data.clock import Moment, seconds, seconds_of
-from prism.recommend.data.items import ItemValues, item_values
+from prism.recommend.data.clock import Moment, seconds
+from prism.recommend.data.items import item_values
 from prism.recommend.data.known import load as load_data
-from prism.recommend.data.log import Codes, Ids, Ints, Log
+from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.data.splits import split as divide
@@ -34,22 +29,21 @@ from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.export import is_model, load_model
+from prism.recommend.many import best_of_users
 from prism.recommend.model.experts import Experts
 from prism.recommend.model.experts import fit_experts as experts_of
 from prism.recommend.model.recommender import RecommenderModel
-from prism.recommend.model.start import cooccurrence_rows
+from prism.recommend.model.start import start_from_cooccurrences
 from prism.recommend.session import Session
+from prism.recommend.training.budget import affordable_epochs
 from prism.recommend.training.task import RecommendationTask
 from prism.recommend.user_bytes import model_key, unpack_user
 from prism.train import checkpoints
+from prism.train.folder import is_first_process
 from prism.train.loop import load_best, train
-from prism.train.settings import refuse_others
 
 if TYPE_CHECKING:
     import polars as pl
-
-# Users whose scores exist at once when all are served.
-BLOCK_USERS = 1024
 
 
 class Recommender:
@@ -86,7 +80,7 @@ class Recommender:
             progress: Whether to show it.
             device: Where to train, e.g. cpu or cuda; None: a GPU where there is one.
         """
-        config = _changed(config or FitConfig(), mixer, epochs, seed)
+        config = (config or FitConfig()).changed(mixer, epochs, seed)
         log = source if isinstance(source, Log) else load_data(source)
         folder = None if out is None else Path(out)
         return cls.fit_split(divide(log, config.protocol), config, folder, progress, device=device)
@@ -105,28 +99,20 @@ class Recommender:
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
-        first = os.environ.get("RANK", "0") == "0"
         by_clock = "epochs" in config.open
         config, chosen = config.resolve(facts_of(split))
-        if progress and first:
+        if progress and is_first_process():
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
-        place, recommender = pick_device(device), cls._starting(split, config)
-        recommender.fit_experts()
-        task = recommender.task()
+        place, made = pick_device(device), cls._starting(split, config)
+        made.fit_experts()
+        task = made.task()
         if by_clock:
-            spent = time.monotonic() - began
-            epochs, why = affordable(recommender, task, 60 * config.minutes - spent, out)
-            if progress and first and why:
-                print(f"epochs {epochs}: {why}", flush=True)
-            config = config.with_options({"epochs": epochs})
-            recommender.config = config
-        with ExitStack() as stack:
-            if out is not None and first:
-                stack.enter_context(only_one(out))
-                open_run(out, split, config, store)
-            train(recommender.model, task, config.train, out=out, progress=progress, device=place)
-        return recommender
+            left = 60 * config.minutes - (time.monotonic() - began)
+            made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
+        with storage.opened_run(out, split, made.config, store):
+            train(made.model, task, made.config.train, out=out, progress=progress, device=place)
+        return made
 
     def task(self) -> RecommendationTask:
         """What training minimises and watches."""
@@ -160,25 +146,14 @@ class Recommender:
         """Before the first step: random weights, the item table from the log where the config says so."""
         made = cls._untrained(split, config)
         if config.start == "cooccurrence":
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                torch.manual_seed(config.train.seed)
-                rows = cooccurrence_rows(split.train, made.model.config.backbone.dim)
-                found = rows.any(1)
-                made.model.embedding.weight[:-1][found] = rows[found]
+            start_from_cooccurrences(made.model.embedding.weight, split.train, config.train.seed)
         return made
 
     @classmethod
     def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":
         config, _ = config.resolve(facts_of(split))
         features = item_values(split.train, config.features) if config.features else None
-        return cls(cls.build(config, split.train.n_items, features), split, config)
-
-    @staticmethod
-    def build(config: FitConfig, items: int, features: ItemValues | None) -> RecommenderModel:
-        """A model with the weights that training starts from."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.train.seed)
-            return config.model().build(items, features)
+        return cls(config.build(split.train.n_items, features), split, config)
 
     @cached_property
     def key(self) -> str:
@@ -275,7 +250,7 @@ class Recommender:
         if users is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, users and history")
-            return self._best_of(self._codes(list(users)), k, seen, mask, when)
+            return best_of_users(self.log, self.scorer, user_codes(self.log, list(users)), k, seen, mask, when)
         one = self.history(user, history, times)
         log, queries = after_last(one, np.array([0]), self.model.items, at=when)
         scores = self.scorer(log, queries)
@@ -298,27 +273,9 @@ class Recommender:
         storage.writer(Path(path))  # refused before hours of scores
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
-        frame = self._best_of(np.arange(self.log.n_users), k, seen, mask, None)
+        frame = best_of_users(self.log, self.scorer, np.arange(self.log.n_users), k, seen, mask, None)
         storage.write_frame(Path(path), frame)
         return frame.height
-
-    def _codes(self, users: list[object]) -> Ints:
-        codes = self.log.known_users(users)
-        if (codes < 0).any():
-            self._user(users[int(np.argmax(codes < 0))])  # says who is unknown
-        return codes.astype(np.int64)
-
-    def _best_of(self, asked: Ints, k: int, seen: bool, mask: Tensor, at: int | None) -> "pl.DataFrame":
-        """The k best items of each user, given by codes, in the order asked for."""
-        if not len(asked):
-            raise InputError("there is nobody to recommend to: give users, or events with users")
-        users, order = np.unique(asked, return_inverse=True)
-        log, queries = after_last(self.log, users, self.model.items, at=at)
-        scorer, parts = self.scorer, []
-        for part in queries.blocks(max(1, min(BLOCK_USERS, 16_000_000 // self.model.items))):
-            scores, codes = best(scorer(log, part), mask, part.removed(log) if seen else None, k)
-            parts.append((part.users, scores.cpu().numpy(), codes.cpu().numpy()))
-        return storage.ranking_frame(self.log, *(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
     def similar(
         self, item: object, *, k: int = 10, allow: Filter | None = None, deny: Filter | None = None
@@ -368,7 +325,7 @@ class Recommender:
     def save(self, folder: str | Path) -> None:
         """Weights, config, items and events, so that `load` gives this again."""
         folder = Path(folder)
-        open_run(folder, self.split, self.config, store=True)
+        storage.open_run(folder, self.split, self.config, store=True)
         checkpoints.save(folder, "best", 0, {"model": self.model.state_dict()}, {})
 
     @classmethod
@@ -401,91 +358,4 @@ class Recommender:
         self, user: object, history: Sequence[object] | Ids | None, times: Sequence[Moment] | Ints | None
     ) -> Log:
         """A log of one user's events."""
-        if (user is None) == (history is None):
-            raise InputError("give either a user of the log or a history, e.g. user=42 or history=[7, 12]")
-        if history is None:
-            return self._user(user)
-        if times is not None and len(times) != len(history):
-            raise InputError(f"times has {len(times)} entries for a history of {len(history)}: give one each")
-        codes = self.log.item_codes(history)
-        known = (codes >= 0) & (codes < self.model.items)
-        if not known.all():
-            missing = [repr(item) for item, ok in zip(history, known, strict=True) if not ok]
-            some = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-            what = f"{len(missing)} of {len(history)} items of the history are unknown to the model"
-            warnings.warn(Note(f"{what} and were skipped: {some}"), stacklevel=3)
-        when: Ints | None = None if times is None else seconds_of(times)[known]
-        return log_of(self.log, codes[known].astype(np.int32), when)
-
-    def _user(self, user: object) -> Log:
-        try:
-            code = self.log.user_code(user)
-        except InputError as error:
-            if not self.log.n_users:
-                raise InputError(
-                    f"user {user!r} is unknown: an exported model has no users' events; give them, or a history"
-                ) from None
-            raise InputError(f"{error}; for someone new, give a history of items instead") from None
-        events = slice(self.log.offsets[code], self.log.offsets[code + 1])
-        codes: Codes = self.log.items[events]
-        return log_of(self.log, codes, self.log.times[events])
-
-
-def affordable(
-    recommender: "Recommender", task: RecommendationTask, seconds: float, out: Path | None
-) -> tuple[int, str]:
-    """(epochs, reason): what the rule allows and the time suffices for; of a run that goes on, what it began with."""
-    most = recommender.config.train.epochs
-    if out is not None and (out / storage.CONFIG).exists():
-        return storage.read_config(out).train.epochs, ""
-    each = _epoch_seconds(recommender.model, task)
-    epochs = int(np.clip(int(seconds / each), 1, most))
-    why = f"an epoch takes about {each:.0f} s, and {recommender.config.minutes:g} minutes are given"
-    return epochs, why if epochs < most else ""
-
-
-def _epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
-    """Measured on a few batches and validation queries; the model is left as it was."""
-    whole = task.batches(0)
-    some = [whole[n] for n in range(min(batches, len(whole)))]
-    with torch.random.fork_rng(devices=[]):
-        model.train()
-        clock = []
-        for batch in some:
-            began = time.monotonic()
-            task.loss(model, batch)[0].backward()
-            clock.append(time.monotonic() - began)
-        model.zero_grad(set_to_none=True)
-    step = sorted(clock)[len(clock) // 2]  # the first compiles
-    # a fifth more for the optimiser and for what else the machine does
-    return 1.2 * step * len(whole) + task.evaluation_seconds(model)
-
-
-def _changed(config: FitConfig, mixer: str | None, epochs: int | None, seed: int | None) -> FitConfig:
-    schedule = replace(
-        config.train,
-        epochs=config.train.epochs if epochs is None else epochs,
-        seed=config.train.seed if seed is None else seed,
-    )
-    return replace(config, mixer=config.mixer if mixer is None else mixer, train=schedule)
-
-
-def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
-    """Makes the run's folder, or finds in it a run of the same config and events that can go on."""
-    if (out / storage.CONFIG).exists():
-        refuse_others(out, asdict(config), asdict(storage.read_config(out)), "choose another folder")
-        if store:
-            _check_stored(storage.read_split(out, "", config.protocol), split, config, out)
-        return
-    if config.features:
-        item_values(split.train, config.features)  # a wrong column is refused before anything is written
-    if store:
-        storage.write_split(out, split)
-    storage.write_config(out, config)  # last: a folder with a config is a run
-
-
-def _check_stored(stored: Split, split: Split, config: FitConfig, out: Path) -> None:
-    if not storage.same_split(stored, split):
-        raise InputError(f"{out} holds a run on other events, or divided otherwise; choose another folder")
-    if config.features and not item_values(stored.log, config.features).same(item_values(split.log, config.features)):
-        raise InputError(f"{out} holds a run with other features of its items; choose another folder")
+        return one_history(self.log, self.model.items, user, history, times)

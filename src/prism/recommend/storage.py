@@ -3,8 +3,9 @@
 import io
 import json
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import polars as pl
 from prism.errors import InputError, Note
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
+from prism.recommend.data.items import item_values
 from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.data.splits import split as divide
-from prism.train.settings import read_settings
+from prism.train.folder import is_first_process, own_folder
+from prism.train.settings import read_settings, refuse_others
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
 SPLIT, STREAMED = "split.json", "prepared.json"
@@ -98,6 +101,36 @@ def read_items(folder: Path, name: str) -> Log:
         item_features=features,
         name=name,
     )
+
+
+def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
+    """Makes the run's folder, or finds in it a run of the same config and events that can go on."""
+    if (out / CONFIG).exists():
+        refuse_others(out, asdict(config), asdict(read_config(out)), "choose another folder")
+        if store:
+            _check_stored(read_split(out, "", config.protocol), split, config, out)
+        return
+    if config.features:
+        item_values(split.train, config.features)  # a wrong column is refused before anything is written
+    if store:
+        write_split(out, split)
+    write_config(out, config)  # last: a folder with a config is a run
+
+
+@contextmanager
+def opened_run(out: Path | None, split: Split, config: FitConfig, store: bool) -> Iterator[None]:
+    """`open_run`, and no other run may be in the folder meanwhile."""
+    with own_folder(out):
+        if out is not None and is_first_process():
+            open_run(out, split, config, store)
+        yield
+
+
+def _check_stored(stored: Split, split: Split, config: FitConfig, out: Path) -> None:
+    if not same_split(stored, split):
+        raise InputError(f"{out} holds a run on other events, or divided otherwise; choose another folder")
+    if config.features and not item_values(stored.log, config.features).same(item_values(split.log, config.features)):
+        raise InputError(f"{out} holds a run with other features of its items; choose another folder")
 
 
 def write_config(folder: Path, config: FitConfig) -> None:

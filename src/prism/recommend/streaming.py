@@ -1,23 +1,23 @@
 """`prism fit` on a prepared log: the model sees every partition, validation a sample of users, the run no events."""
 
 import json
-import os
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from prism.errors import InputError
-from prism.files import only_one, write_whole
+from prism.files import write_whole
 from prism.machine import pick_device
 from prism.recommend import storage
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Split
 from prism.recommend.defaults import facts_of
-from prism.recommend.recommender import Recommender, affordable
+from prism.recommend.recommender import Recommender
+from prism.recommend.training.budget import affordable_epochs
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
+from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import load_best, train
 from prism.train.settings import read_settings, refuse_others
 
@@ -40,19 +40,17 @@ def fit_streamed(
     split = sample(prepared, config.batching.valid_queries)
     about = prepared.manifest
     facts = replace(facts_of(split), events=about.trained, users=about.users, items=about.candidates)
-    by_clock, first = "epochs" in config.open, os.environ.get("RANK", "0") == "0"
+    by_clock = "epochs" in config.open
     config, chosen = config.resolve(facts)
-    if progress and first:
+    if progress and is_first_process():
         print("\n".join(map(str, chosen)), flush=True)
     made = Recommender._untrained(split, config)
     task = stream_task(made, prepared, StreamConfig(workers=workers))
     if by_clock:
-        epochs, why = affordable(made, task, 60 * config.minutes, out)
-        if progress and first and why:
-            print(f"epochs {epochs}: {why}", flush=True)
-        made.config = config = config.with_options({"epochs": epochs})
-    with only_one(out) if out is not None and first else nullcontext():
-        if out is not None and first:
+        epochs = affordable_epochs(made.model, task, config, 60 * config.minutes, out, progress)
+        made.config = config = config.changed(epochs=epochs)
+    with own_folder(out):
+        if out is not None and is_first_process():
             _open_run(out, prepared, split, config, task.stream)
         train(made.model, task, config.train, out=out, progress=progress, device=pick_device(device))
     return made

@@ -20,7 +20,8 @@ from prism.recommend.data.merge import Merged
 from prism.recommend.data.splits import All, Mask, Queries
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.model.recommender import RecommenderModel
-from prism.recommend.recommender import Recommender, open_run
+from prism.recommend.recommender import Recommender
+from prism.recommend.storage import opened_run
 from prism.train import checkpoints
 from prism.train.loop import train
 
@@ -86,17 +87,16 @@ def update(
     model, started = grown(before.model, before.log, merged.log, config.features)
     made = Recommender(model, split, config)
     made.fit_experts(known=True)
-    if out is not None:
-        if out.exists():
-            raise InputError(f"{out} exists: give a new folder, so that no model is lost")
-        open_run(out, split, config, store=True)
+    if out is not None and out.exists():
+        raise InputError(f"{out} exists: give a new folder, so that no model is lost")
     predicted = _predicted(before, merged)
-    if merged.new.any():
-        users = _taught(merged, config.train.seed)
-        task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
-        train(model, task, schedule, out=out, progress=progress)
-    elif out is not None:
-        checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
+    with opened_run(out, split, config, store=True):
+        if merged.new.any():
+            users = _taught(merged, config.train.seed)
+            task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
+            train(model, task, schedule, out=out, progress=progress)
+        elif out is not None:
+            checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
     change = Change(
         events=int(merged.new.sum()),
         known=merged.known,

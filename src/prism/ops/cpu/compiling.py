@@ -1,4 +1,4 @@
-"""How the kernels are compiled: without the interpreter's lock, and cached on disk.
+"""How kernels and loops are compiled: without the interpreter's lock, and cached on disk.
 
 `unwrap`, because in the tests a shape checker wraps every function of the package, and numba must see the bare ones.
 """
@@ -35,7 +35,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
         config.CACHE_DIR = _temporary_folder()
         compiled = njit(unwrap(function), **options)
     # numba would compile anew only when the kernel's own file changes, not when one that it imports does
-    compiled._cache._cache_file._source_stamp = _sources()
+    compiled._cache._cache_file._source_stamp = _sources(_folder(unwrap(function)))
     return compiled  # type: ignore[no-any-return]
 
 
@@ -64,14 +64,14 @@ class _Notice(event.Listener):
     """Says once that kernels are being compiled, not loaded from the cache, if that takes longer than a second."""
 
     def __init__(self) -> None:
-        self.depth, self.said = 0, False
+        self.depth, self.announced = 0, False
         self.timer: Timer | None = None
 
     def on_start(self, event: Any) -> None:
         """A kernel, or one that it calls, is about to be compiled."""
         self.depth += 1
-        if self.depth == 1 and not self.said and event.data["dispatcher"].py_func.__module__.startswith("prism."):
-            self.timer = Timer(NOTICE_AFTER, self._tell)
+        if self.depth == 1 and not self.announced and event.data["dispatcher"].py_func.__module__.startswith("prism."):
+            self.timer = Timer(NOTICE_AFTER, self._announce)
             self.timer.daemon = True
             self.timer.start()
 
@@ -81,8 +81,8 @@ class _Notice(event.Listener):
         if self.depth == 0 and self.timer is not None:
             self.timer.cancel()
 
-    def _tell(self) -> None:
-        self.said = True
+    def _announce(self) -> None:
+        self.announced = True
         _say("prism: compiling its kernels for this machine; the next start loads them from the cache")
 
 
@@ -95,11 +95,16 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def _folder(function: Callable[..., Any]) -> Path:
+    """Where all that a kernel is made of lies: this folder, with those in it; or the one that its file is in."""
+    file, here = Path(function.__code__.co_filename), Path(__file__).parent
+    return here if here in file.parents else file.parent
+
+
 @cache
-def _sources() -> str:
-    """A digest of every file that kernels are made of."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _sources(folder: Path) -> str:
+    """A digest of every file in it."""
+    return sha256(b"".join(file.read_bytes() for file in sorted(folder.rglob("*.py")))).hexdigest()
 
 
 # Called from Python, on any thread.
@@ -108,6 +113,8 @@ kernel = _compiled
 inner = partial(_compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 inner_sum = partial(inner, fastmath=_SUMS)
 kernel_sum = partial(kernel, fastmath=_SUMS)
+# Loops over logs and tables, elsewhere in the package: sums in their order, and a division by zero is an error.
+loop = partial(_compiled, fastmath=False, error_model="python")
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

@@ -30,3 +30,12 @@ def dot(a, i, b, j):  # type: ignore[no-untyped-def]
     for c in range(a.shape[1]):
         total += a[i, c] * b[j, c]
     return total
+
+
+@inner_sum
+def dot_at(a, b, at, n):  # type: ignore[no-untyped-def]
+    """The first n entries of a · those of b from `at` on."""
+    total = a.dtype.type(0)
+    for i in range(n):
+        total += a[i] * b[at + i]
+    return total

@@ -12,6 +12,7 @@ import numpy as np
 
 from prism.ops.cpu.compiling import inner, inner_sum, kernel
 from prism.ops.cpu.math import normal, sigmoid
+from prism.ops.cpu.shared import dot_at
 
 
 class Rest(NamedTuple):
@@ -101,14 +102,6 @@ def _sum(x, n):  # type: ignore[no-untyped-def]
     total = x.dtype.type(0)
     for i in range(n):
         total += x[i]
-    return total
-
-
-@inner_sum
-def _dot(a, b, at, n):  # type: ignore[no-untyped-def]
-    total = a.dtype.type(0)
-    for i in range(n):
-        total += a[i] * b[at + i]
     return total
 
 
@@ -218,7 +211,7 @@ def _recur(S, S_next, k, erased, betas, delta, alpha, q, q_at, o, o_at):  # type
     V, K = S.shape
     for i in range(V):
         row, to = S[i], S_next[i]
-        found = _dot(row, k[0], 0, K)
+        found = dot_at(row, k[0], 0, K)
         first = betas[0] * delta[0, i] - alpha * erased * found
         for j in range(K):
             to[j] = alpha * row[j] + first * k[0, j]
@@ -226,7 +219,7 @@ def _recur(S, S_next, k, erased, betas, delta, alpha, q, q_at, o, o_at):  # type
             w = betas[l] * delta[l, i]
             for j in range(K):
                 to[j] = to[j] + w * k[l, j]
-        o[o_at + i] = _dot(to, q, q_at, K)
+        o[o_at + i] = dot_at(to, q, q_at, K)
 
 
 @inner

@@ -1,22 +1,39 @@
-"""Charts as inline SVG: colours and text come from the page's style, so that they follow light and dark."""
+"""Charts as SVG inside a page: matplotlib draws, the page's style colours, so that they follow light and dark."""
 
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log10
+from typing import Any
+
+from prism.display.figures import pyplot
+from prism.recommend.demo.style import MARKERS, SYSTEM_COLOURS, dashes
 
 WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 46
-# Markers as polygons around (0, 0); none: a circle.
-CORNERS: tuple[tuple[tuple[float, float], ...], ...] = (
-    (),
-    ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
-    ((0, -5), (5, 0), (0, 5), (-5, 0)),
-    ((0, -4.8), (4.6, 3.6), (-4.6, 3.6)),
-    ((0, 4.8), (4.6, -3.6), (-4.6, -3.6)),
-    ((-1.6, -5), (1.6, -5), (1.6, -1.6), (5, -1.6), (5, 1.6), (1.6, 1.6), (1.6, 5), (-1.6, 5), (-1.6, 1.6),
-     (-5, 1.6), (-5, -1.6), (-1.6, -1.6)),
-)  # fmt: skip
+# Colours that matplotlib writes and no page has: each stands for one of the page's own.
+INK, QUIET, RULE, CARD = "#000001", "#000002", "#000003", "#000004"
+VARIABLES = {INK: "ink", QUIET: "quiet", RULE: "rule", CARD: "card"}
+VARIABLES |= {f"#0000{16 + n:02x}": f"s{n}" for n in range(SYSTEM_COLOURS)}
+SETTINGS = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "prism",
+    "font.size": 12,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": RULE,
+    "xtick.labelcolor": QUIET,
+    "ytick.labelcolor": QUIET,
+    "text.color": INK,
+    "grid.color": RULE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "ytick.left": False,
+    "axes.axisbelow": True,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +57,52 @@ class Line:
     points: Sequence[Point]
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from at most `low` to at least `high`."""
-    span = max(high - low, 1e-9)
-    power = 10 ** floor(log10(span / about))
-    step = next((power * m for m in (1, 2, 5) if power * m * about >= span), power * 10)
-    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(n * step, 12) for n in range(first, max(last, first + 1) + 1)]
+class Chart:
+    """A figure of one axes whose points can have notes."""
+
+    def __init__(self, title: str, width: int, height: int, margins: dict[str, float]):
+        self.title, self.notes = title, list[str]()
+        with pyplot().rc_context(SETTINGS):
+            self.figure = pyplot().figure(figsize=(width / 72, height / 72))  # SVG's unit is a 72nd of an inch
+            self.axes: Any = self.figure.add_subplot()
+        edges = {"left": margins["left"] / width, "right": 1 - margins["right"] / width}
+        self.figure.subplots_adjust(**edges, top=1 - margins["top"] / height, bottom=margins["bottom"] / height)
+
+    def mark(self, x: float, y: float, style: int, note: str) -> None:
+        """A marker: systems differ in shape too, not by colour alone."""
+        marker, size = MARKERS[style % len(MARKERS)]
+        (drawn,) = self.axes.plot(
+            [x], [y], linestyle="none", marker=marker, markersize=size, color=colour(style), markeredgecolor=CARD,
+            clip_on=False, zorder=3,
+        )  # fmt: skip
+        if note:
+            drawn.set_gid(f"note-{len(self.notes)}")
+            self.notes.append(note)
+
+    def whisker(self, x: tuple[float, float], y: tuple[float, float], style: int, width: float, alpha: float) -> None:
+        """An interval."""
+        self.axes.plot(x, y, color=colour(style), linewidth=width, alpha=alpha, solid_capstyle="round")
+
+    def svg(self) -> str:
+        """As an element of a page: no ids that two charts would share, no style of its own."""
+        buffer = io.StringIO()
+        with pyplot().rc_context(SETTINGS):
+            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            self.figure.savefig(buffer, format="svg", metadata=nothing)
+        pyplot().close(self.figure)
+        text = buffer.getvalue()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+        for n, note in enumerate(self.notes):
+            text = text.replace(f'<g id="note-{n}">', f"<g><title>{escape(note)}</title>", 1)
+        text = re.sub(r' id="[A-Za-z0-9]+_\d+"| xmlns(:\w+)?="[^"]*"', "", text)
+        text = re.sub("|".join(VARIABLES), lambda found: f"var(--{VARIABLES[found[0]]})", text)
+        return text.replace("<svg", f'<svg class="chart" role="img" aria-label="{escape(self.title)}"', 1)
+
+
+def colour(style: int) -> str:
+    """What stands for a system's colour."""
+    return f"#0000{16 + style % SYSTEM_COLOURS:02x}"
 
 
 def line_chart(
@@ -54,105 +110,69 @@ def line_chart(
     *,
     x_label: str,
     y_label: str,
-    x_ticks: Sequence[tuple[float, str]],
+    x_ticks: Sequence[tuple[float, str]] = (),
     log_x: bool = False,
     from_zero: bool = True,
 ) -> str:
     """Lines with markers and, where points have intervals, whiskers."""
-    values = [v for line in lines for p in line.points for v in (p.y, p.low, p.high) if v is not None]
-    marks = ticks(0.0 if from_zero else min(values), max(values))
-    left, right = (_scale(x, log_x) for x in (x_ticks[0][0], x_ticks[-1][0]))
-
-    def across(x: float) -> float:
-        return LEFT + (_scale(x, log_x) - left) / max(right - left, 1e-9) * (WIDTH - LEFT - RIGHT)
-
-    def up(y: float) -> float:
-        return HEIGHT - BOTTOM - (y - marks[0]) / (marks[-1] - marks[0]) * (HEIGHT - TOP - BOTTOM)
-
-    parts = [_horizontal(up(y), _number(y, marks)) for y in marks]
-    parts += [_text(across(x), HEIGHT - BOTTOM + 18, label) for x, label in x_ticks]
-    middle = TOP + (HEIGHT - TOP - BOTTOM) / 2
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "axis"))
-    parts.append(f'<text class="axis" transform="translate(13 {middle:.0f}) rotate(-90)">{escape(y_label)}</text>')
+    chart = Chart(f"{y_label} by {x_label}", WIDTH, HEIGHT, {"left": 62, "right": 14, "top": 12, "bottom": 46})
+    axes = chart.axes
+    if log_x:
+        axes.set_xscale("log")
     # the first line is ours and is drawn last, on top
     for line in reversed(lines):
-        places = [(across(p.x), up(p.y), p) for p in line.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-        parts.append(f'<polyline class="line s{line.style}" points="{path}"/>')
-        for x, _, p in places:
+        x, y = [p.x for p in line.points], [p.y for p in line.points]
+        axes.plot(x, y, color=colour(line.style), linewidth=2.2, linestyle=dashes(line.style))
+        for p in line.points:
             if p.low is not None and p.high is not None:
-                parts.append(_stroke("whisker", line.style, x, up(p.low), x, up(p.high)))
-        if len(places) <= 40:
-            parts += [_marker(x, y, line.style, f"{line.label}: {p.note or f'{p.y:.4f}'}") for x, y, p in places]
-    return _svg(f"{y_label} by {x_label}", WIDTH, HEIGHT, parts)
+                chart.whisker((p.x, p.x), (p.low, p.high), line.style, 1.4, 0.6)
+        if len(line.points) <= 40:
+            for p in line.points:
+                chart.mark(p.x, p.y, line.style, f"{line.label}: {p.note or f'{p.y:.4f}'}")
+    if x_ticks:
+        axes.set_xticks([x for x, _ in x_ticks], [label for _, label in x_ticks])
+    else:
+        axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="y", nbins=5)
+    axes.minorticks_off()
+    axes.set_xlabel(x_label, labelpad=7)
+    axes.set_ylabel(y_label)
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    return chart.svg()
 
 
 def interval_chart(rows: Sequence[tuple[str, int, Point]], *, x_label: str) -> str:
-    """One row a system: its value and interval on a common scale; `y` of a point is the value."""
-    step, left, top = 30, 118, 8
-    height = top + step * len(rows) + 44
-    marks = ticks(0.0, max(p.high if p.high is not None else p.y for _, _, p in rows))
-
-    def across(value: float) -> float:
-        return left + (value - marks[0]) / (marks[-1] - marks[0]) * (WIDTH - left - 62)
-
-    bottom = top + step * len(rows)
-    parts = [f'<line class="grid" x1="{across(m):.1f}" x2="{across(m):.1f}" y1="{top}" y2="{bottom}"/>' for m in marks]
-    parts += [_text(across(m), bottom + 16, _number(m, marks)) for m in marks]
-    parts.append(_text(across((marks[0] + marks[-1]) / 2), height - 6, x_label, "axis"))
+    """One row per system: its value and interval on a common scale; `y` of a point is the value."""
+    chart = Chart(x_label, WIDTH, 30 * len(rows) + 54, {"left": 118, "right": 56, "top": 6, "bottom": 46})
+    axes = chart.axes
     for n, (label, style, point) in enumerate(rows):
-        y = top + step * (n + 0.5)
-        parts.append(f'<text class="name" x="{left - 10}" y="{y + 4:.1f}">{escape(label)}</text>')
+        end = point.y
         if point.low is not None and point.high is not None:
-            parts.append(_stroke("whisker wide", style, across(point.low), y, across(point.high), y))
-        parts.append(_marker(across(point.y), y, style, f"{label}: {point.note or f'{point.y:.4f}'}"))
-        end = across(point.y if point.high is None else point.high)
-        parts.append(f'<text class="value" x="{end + 9:.1f}" y="{y + 4:.1f}">{point.y:.3f}</text>')
-    return _svg(x_label, WIDTH, height, parts)
+            chart.whisker((point.low, point.high), (n, n), style, 5, 0.35)
+            end = point.high
+        chart.mark(point.y, n, style, f"{label}: {point.note or f'{point.y:.4f}'}")
+        axes.annotate(
+            f"{point.y:.3f}", (end, n), (9, 0), textcoords="offset points", va="center", fontsize=13, color=INK
+        )
+    axes.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=13)
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(x_label, labelpad=8)
+    axes.spines.bottom.set_visible(False)
+    axes.tick_params(axis="x", bottom=False)
+    axes.grid(axis="x")
+    return chart.svg()
 
 
-def legend(names: Sequence[tuple[str, int]]) -> str:
-    """What each colour, dash and marker stands for."""
-    items = []
-    for label, style in names:
-        sample = f'<line class="line s{style}" x1="1" x2="33" y1="8" y2="8"/>{_marker(17, 8, style, "")}'
-        drawn = f'<svg viewBox="0 0 34 16" width="34" height="16" aria-hidden="true">{sample}</svg>'
-        items.append(f"<li>{drawn}{escape(label)}</li>")
-    return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def _scale(x: float, log_x: bool) -> float:
-    return log10(x) if log_x else x
-
-
-def _number(value: float, marks: Sequence[float]) -> str:
-    step = marks[1] - marks[0]
-    return f"{value:.{max(0, -floor(log10(step) + 1e-9))}f}"
-
-
-def _svg(title: str, width: int, height: int, parts: Sequence[str]) -> str:
-    said = escape(title)
-    return f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{said}">{"".join(parts)}</svg>'
-
-
-def _text(x: float, y: float, text: str, kind: str = "tick") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
-
-
-def _horizontal(y: float, label: str) -> str:
-    line = f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return line + f'<text class="tick left" x="{LEFT - 7}" y="{y + 4:.1f}">{escape(label)}</text>'
-
-
-def _stroke(kind: str, style: int, x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="{kind} s{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _marker(x: float, y: float, style: int, note: str) -> str:
-    """Circle, square, diamond, triangles, cross: systems differ in shape too, not by colour alone."""
-    title = f"<title>{escape(note)}</title>" if note else ""
-    corners = CORNERS[style % len(CORNERS)]
-    if not corners:
-        return f'<circle class="mark s{style}" cx="{x:.1f}" cy="{y:.1f}" r="4">{title}</circle>'
-    path = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon class="mark s{style}" points="{path}">{title}</polygon>'
+def sample(style: int) -> str:
+    """A short line with its marker, for a legend."""
+    chart = Chart("", 34, 16, dict.fromkeys(("left", "right", "top", "bottom"), 1.0))
+    chart.axes.plot([0, 2], [0, 0], color=colour(style), linewidth=2.2, linestyle=dashes(style))
+    chart.mark(1, 0, style, "")
+    chart.axes.axis("off")
+    return chart.svg()

@@ -15,6 +15,7 @@ import numpy as np
 from prism.config import at_least
 from prism.display.tables import show
 from prism.display.text import plain_lines
+from prism.errors import needs
 from prism.files import write_whole
 from prism.machine import machine
 from prism.recommend.config import FitConfig
@@ -76,6 +77,7 @@ def demo(
         seed: Of weights, batches and dropout.
     """
     at_least("epochs", epochs, 1)
+    needs("jinja2", "matplotlib", extra="plots")  # for the report: not after minutes of training
     log = load(data)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
     words = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from prism.recommend.demo.charts import Line, Point, line_chart, ticks
+from prism.recommend.demo.charts import Line, Point, line_chart
 from prism.recommend.demo.findings import LABELS, Question, group_estimate, hit_curve, length_groups
 
 Journals = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -32,9 +32,7 @@ def _learning(journals: Journals, key: str, label: str, *, from_zero: bool) -> s
             lines.append(Line(label=LABELS.get(name, name), style=style, points=found))
     if not lines:
         return ""
-    last = max(point.x for line in lines for point in line.points)
-    marks = [(x, f"{x:g}") for x in ticks(0.0, last) if x <= last]
-    return line_chart(lines, x_label="epoch", y_label=label, x_ticks=marks, from_zero=from_zero)
+    return line_chart(lines, x_label="epoch", y_label=label, from_zero=from_zero)
 
 
 def hits(question: Question) -> str:
@@ -68,12 +66,12 @@ def by_length(question: Question, metric: str) -> str:
             x = n + (style - (len(question.found) - 1) / 2) * min(0.07, 0.7 / len(question.found))
             points.append(Point(x=x, y=found.mean, low=found.low, high=found.high, note=note))
         lines.append(Line(label=LABELS.get(name, name), style=style, points=points))
-    marks = [(-0.4, ""), *((float(n), group) for n, (group, _) in enumerate(groups)), (len(groups) - 0.6, "")]
+    marks = [(float(n), group) for n, (group, _) in enumerate(groups)]
     return line_chart(lines, x_label="events before the target", y_label=metric.upper(), x_ticks=marks)
 
 
 def interval_rows(question: Question, metric: str) -> list[tuple[str, int, Point]]:
-    """One row a system with its mean and interval, the best first."""
+    """One row per system with its mean and interval, the best first."""
     style = styles(question.found)
     order = sorted(question.found, key=lambda name: -question.found[name][metric])
     rows = []

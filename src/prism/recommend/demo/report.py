@@ -1,6 +1,5 @@
 """The report of a comparison: one HTML file that needs nothing else, with the numbers that were measured."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,29 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from prism import __version__
+from prism.display.html import render_template
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import statistics
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split
-from prism.recommend.demo.charts import interval_chart, legend
-from prism.recommend.demo.figures import (
-    by_length,
-    hits,
-    interval_rows,
-    learning_loss,
-    learning_metric,
-    styles,
-)
+from prism.recommend.demo.charts import interval_chart, sample
+from prism.recommend.demo.figures import by_length, hits, interval_rows, learning_loss, learning_metric
 from prism.recommend.demo.findings import LABELS, Customer, Question, verdict
-from prism.recommend.demo.style import style_sheet
-from prism.recommend.evaluation.intervals import Estimate
-
-CREDIT = (
-    "Data: Chen, D. (2015), Online Retail, UCI Machine Learning Repository, doi:10.24432/C5BW33, CC BY 4.0; "
-    "cancelled invoices and rows without a customer were removed."
-)
+from prism.recommend.demo.style import DARK, LIGHT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,179 +61,82 @@ def write_report(path: Path, report: Report) -> Path:
 
 def render(report: Report) -> str:
     """The page as text."""
-    sheet = style_sheet(max((len(question.found) for question in report.questions), default=len(report.models)))
-    sections = [_head(report), _metrics(report), _learning(report), _hits(report), _lengths(report)]
-    sections += [_customers(report), _run(report), _foot(report)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>What comes next? {escape(report.log.name)}</title><style>{sheet}</style></head>\n"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    from markupsafe import Markup
+
+    journals = {model.name: model.journal for model in report.models}
+    learning = [learning_loss(journals), learning_metric(journals, report.metric)]
+    return render_template(
+        "prism.recommend.demo",
+        "report.html",
+        report=report,
+        metric=_title(report.metric),
+        models=_listed([LABELS[model.name] for model in report.models]),
+        facts=_facts(report),
+        questions=[_asked(question, report) for question in report.questions],
+        learning=[Markup(chart) for chart in learning if chart],
+        trained=_legend([model.name for model in report.models]),
+        systems=_legend(list(report.questions[0].found)),
+        run=_run(report),
+        light=LIGHT,
+        dark=DARK,
     )
 
 
-def _head(report: Report) -> str:
+def _facts(report: Report) -> dict[str, str]:
     counts = statistics(report.log)
-    facts = {
+    return {
         "customers": f"{counts.users:,}",
         "products": f"{counts.items:,}",
         "purchases": f"{counts.events:,}",
         "test queries": f"{len(report.split.test):,}",
         "seconds in all": f"{sum(report.seconds.values()):,.0f}",
     }
-    cells = "".join(f'<div class="fact"><b>{value}</b><span>{name}</span></div>' for name, value in facts.items())
-    said = "".join(
-        f"<p><b>{escape(question.title)}.</b> {escape(verdict(question, report.metric).sentence())}</p>"
-        for question in report.questions
-    )
-    models = _list([LABELS[model.name] for model in report.models])
-    return (
-        f"<header><h1>What comes next?</h1><p class=lead>{models} on {escape(report.log.name)}, "
-        f"beside simple baselines that a model has to beat.</p></header>"
-        f'<div class="facts">{cells}</div><div class="finding">{said}'
-        f'<p class="quiet">{report.metric.upper()}, mean over queries, with 95 % intervals from resampled customers; '
-        "differences are taken query by query. "
-        "One run of each model with a short budget: what to expect of a minute of training, not of the "
-        "architectures.</p></div>"
-    )
 
 
-def _metrics(report: Report) -> str:
-    parts = ["<section><h2>Metrics</h2>"]
-    parts.append(
-        "<p>Two cut-offs in time divide the events into training, validation and test. All candidates are ranked; ties "
-        "count by their expected rank. The best epoch of each model was chosen on validation queries. The settings "
-        "that ship with the demo were picked while its authors could see test results on this data, so read small "
-        "differences to the simple baselines with care; the models are told when the next event is asked for, the "
-        f"baselines are not.</p><p class=quiet>{escape(report.split.describe())}.</p>"
-    )
-    for question in report.questions:
-        charts = "".join(
-            f'<div class="card">{interval_chart(interval_rows(question, metric), x_label=_title(metric))}</div>'
-            for metric in (report.metric, f"hit@{report.config.cutoffs[0]}")
-        )
-        parts.append(
-            f"<h3>{escape(question.title)}</h3><p class=quiet>{_code(question.about)} {_cold(question)}</p>"
-            f'<div class="card scroll">{_table(question)}</div><div class="grid2 pair">{charts}</div>'
-        )
-    return "".join(parts) + "</section>"
+def _asked(question: Question, report: Report) -> dict[str, Any]:
+    """What the page shows of one question; `rows` has (label, [(estimate, whether it is the best)])."""
+    from markupsafe import Markup
 
-
-def _table(question: Question) -> str:
     means = {name: found.means["event"] for name, found in question.found.items()}
     metrics = list(next(iter(means.values())))
     best = {metric: max(one[metric].mean for one in means.values()) for metric in metrics}
-    head = "".join(f"<th>{_title(metric)}</th>" for metric in metrics)
-    rows = []
-    for name, one in means.items():
-        cells = "".join(_cell(one[metric], one[metric].mean == best[metric]) for metric in metrics)
-        rows.append(f"<tr><td>{escape(LABELS.get(name, name))}</td>{cells}</tr>")
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return {
+        "title": question.title,
+        "about": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(question.about))),
+        "verdict": verdict(question, report.metric).sentence(),
+        "cold": next(iter(question.found.values())).cold,
+        "metrics": [_title(metric) for metric in metrics],
+        "rows": [
+            (LABELS.get(name, name), [(one[metric], one[metric].mean == best[metric]) for metric in metrics])
+            for name, one in means.items()
+        ],
+        "intervals": [
+            Markup(interval_chart(interval_rows(question, metric), x_label=_title(metric)))
+            for metric in (report.metric, f"hit@{report.config.cutoffs[0]}")
+        ],
+        "hits": Markup(hits(question)),
+        "lengths": Markup(by_length(question, report.metric)),
+    }
 
 
-def _cell(estimate: Estimate, best: bool) -> str:
-    mark = ' class="best"' if best else ""
-    return f"<td{mark}>{estimate.mean:.4f}<small>{estimate.low:.3f} – {estimate.high:.3f}</small></td>"
+def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
+    """(label, sample of its line) for each system, by its place."""
+    from markupsafe import Markup
+
+    return [(LABELS.get(name, name), Markup(sample(style))) for style, name in enumerate(names)]
 
 
-def _cold(question: Question) -> str:
-    cold = next(iter(question.found.values())).cold
-    return f"{cold:,} events of items that nobody had bought before the cut-off are not asked about." if cold else ""
-
-
-def _learning(report: Report) -> str:
-    names = [(LABELS[model.name], n) for n, model in enumerate(report.models)]
-    journals = {model.name: model.journal for model in report.models}
-    charts = (learning_loss(journals), learning_metric(journals, report.metric))
-    cards = "".join(f'<div class="card">{chart}</div>' for chart in charts if chart)
-    return (
-        "<section><h2>Learning curves</h2><p class=quiet>First the mean loss of the training events (exact softmax "
-        f"over all items, in nats), then {_title(report.metric)} of validation queries after each epoch.</p>"
-        f'{legend(names)}<div class="grid2">{cards}</div></section>'
-    )
-
-
-def _hits(report: Report) -> str:
-    cards = "".join(
-        f'<div class="card"><h3>{escape(question.title)}</h3>{hits(question)}</div>' for question in report.questions
-    )
-    return (
-        "<section><h2>Hit@K</h2><p class=quiet>The share of queries whose item is among the first K "
-        f'recommendations.</p>{_legend(report)}<div class="grid2">{cards}</div></section>'
-    )
-
-
-def _lengths(report: Report) -> str:
-    cards = "".join(
-        f'<div class="card"><h3>{escape(question.title)}</h3>{chart}</div>'
-        for question in report.questions
-        if (chart := by_length(question, report.metric))
-    )
-    return (
-        f"<section><h2>By history length</h2><p class=quiet>{_title(report.metric)} by the number of events before "
-        "the target, with 95 % intervals from resampled customers; groups of fewer than 20 queries are left out.</p>"
-        f'{_legend(report)}<div class="grid2">{cards}</div></section>'
-    )
-
-
-def _legend(report: Report) -> str:
-    found = report.questions[0].found
-    return legend([(LABELS.get(name, name), style) for name, style in styles(found).items()])
-
-
-def _customers(report: Report) -> str:
-    cards = "".join(_customer(customer) for customer in report.customers)
-    return (
-        "<section><h2>Three customers</h2><p>PRISM's ten recommendations at the moment a customer comes back after "
-        "the cut-off, from everything bought until then. The three stand at the quartiles of history length: nobody "
-        "picked the ones that look good.</p>"
-        f'<div class="grid3">{cards}</div></section>'
-    )
-
-
-def _customer(customer: Customer) -> str:
-    recent = "".join(f"<li>{escape(name)} <time>{day}</time></li>" for day, name in customer.recent)
-    suggested = "".join(
-        f"<li>{escape(one.name)}"
-        + ('<span class="tag hit">✓ bought</span>' if one.bought_later else "")
-        + ('<span class="tag again">had it</span>' if one.bought_before else "")
-        + "</li>"
-        for one in customer.suggestions
-    )
-    count = sum(one.bought_later for one in customer.suggestions)
-    return (
-        f'<div class="card goods"><h3>Customer {escape(str(customer.user))}</h3>'
-        f"<p class=quiet>{customer.events:,} purchases until {customer.returned}. The latest:</p><ul>{recent}</ul>"
-        f"<p class=quiet>Recommended on {customer.returned}; {count} of {len(customer.suggestions)} are among the "
-        f"{customer.later:,} different items bought from then on:</p><ol>{suggested}</ol></div>"
-    )
-
-
-def _run(report: Report) -> str:
+def _run(report: Report) -> dict[str, str]:
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    rows = {"command": f"<code>{escape(report.command)}</code>", "made": f"{made}, prism {__version__}"}
-    rows["machine"] = escape(", ".join(f"{name} {value}" for name, value in report.machine.items() if value))
+    rows = {
+        "made": f"{made}, prism {__version__}",
+        "machine": ", ".join(f"{name} {value}" for name, value in report.machine.items() if value),
+    }
     rows |= {name: f"{seconds:,.0f} s" for name, seconds in report.seconds.items()}
     for model in report.models:
         seen = "the whole history" if model.context is None else f"the last {model.context} events"
         rows[LABELS[model.name]] = f"{model.parameters:,} parameters, sees {seen}"
-    body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in rows.items())
-    config = escape(json.dumps(json.loads(report.config.to_json()), indent=1))
-    return (
-        f'<section><h2>What was run</h2><div class="card"><table class="run"><tbody>{body}</tbody></table></div>'
-        f"<details><summary class=quiet>the whole configuration (the mixer differs from model to model)</summary>"
-        f"<pre><code>{config}</code></pre></details></section>"
-    )
-
-
-def _foot(report: Report) -> str:
-    credit = f"<p class=quiet>{CREDIT}</p>" if report.log.name == "online-retail" else ""
-    commands = (
-        "prism fit events.csv --out runs/mine       # columns user, item, time\n"
-        "prism evaluate runs/mine\n"
-        "prism recommend runs/mine --all recommendations.parquet"
-    )
-    return f"<footer><h3>On a log of your own</h3><pre><code>{commands}</code></pre>{credit}</footer>"
+    return rows
 
 
 def _title(metric: str) -> str:
@@ -254,9 +144,5 @@ def _title(metric: str) -> str:
     return (name.capitalize() if name == "hit" else name.upper()) + at + cutoff
 
 
-def _list(words: Sequence[str]) -> str:
-    return escape(" and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words))
-
-
-def _code(text: str) -> str:
-    return re.sub(r"`(.+?)`", r"<code>\1</code>", escape(text))
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

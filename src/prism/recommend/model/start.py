@@ -54,3 +54,13 @@ def _pairs(train: Log, reach: int) -> tuple[Ints, Ints]:
         found += [a * n + b, b * n + a]
     keys, counts = np.unique(np.concatenate(found), return_counts=True)
     return keys, counts
+
+
+@torch.no_grad()
+def start_from_cooccurrences(table: Float[Tensor, "J D"], train: Log, seed: int) -> None:
+    """Puts each item's row of `cooccurrence_rows` into the table; one that has none keeps what it has."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        rows = cooccurrence_rows(train, table.shape[1])
+    found = rows.any(1)
+    table[: len(rows)][found] = rows[found]

@@ -12,7 +12,7 @@ from torch import Tensor
 from prism.config import at_least
 from prism.errors import InputError
 from prism.ops.cpu import threads
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scores import Scores
@@ -95,7 +95,7 @@ def _gram(train: Log, block: int = 2048) -> Tensor:
     return total
 
 
-@compiled
+@loop
 def _add_rows(scores, first, last, begins, rows, factors, table):  # type: ignore[no-untyped-def]
     """scores[q] = Σ factors[a] · table[rows[a]] over a in begins[q] … begins[q + 1] − 1, for first ≤ q < last."""
     for q in range(first, last):

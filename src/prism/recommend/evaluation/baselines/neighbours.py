@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 
 
-@compiled
+@loop
 def largest(values, k):  # type: ignore[no-untyped-def]
     """Places of the k largest, largest first; of equal ones the first."""
     if len(values) <= k:
@@ -21,7 +21,7 @@ def largest(values, k):  # type: ignore[no-untyped-def]
     return chosen[np.argsort(-values[chosen], kind="mergesort")]
 
 
-@compiled
+@loop
 def nearest(user_starts, user_items, item_starts, item_users, k):  # type: ignore[no-untyped-def]
     """(near, similarity), both [items, k]: the nearest by cosine, nearest first; -1 and 0 where there are fewer.
 
@@ -54,7 +54,7 @@ def nearest(user_starts, user_items, item_starts, item_users, k):  # type: ignor
     return near, similarity
 
 
-@compiled
+@loop
 def spread(scores, query, items, weight, near, similarity):  # type: ignore[no-untyped-def]
     """scores[query, j] += weight · similarity(item, j) over history events and neighbours j of their items."""
     for a in range(len(query)):

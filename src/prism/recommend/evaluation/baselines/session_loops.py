@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 from prism.recommend.evaluation.baselines.neighbours import largest
 
 
-@compiled
+@loop
 def score_sessions(scores, part, queries, sessions, index, near, most, fade):  # type: ignore[no-untyped-def]
     """Adds to scores[q] what the sessions nearest to query q vote for, for part[0] ≤ q < part[1].
 

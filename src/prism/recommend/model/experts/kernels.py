@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 from prism.recommend.model.experts.tables import period_of
 from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, WEEK, take
 
@@ -21,13 +21,13 @@ OF_COUNT, OF_GAP, OF_DAY, OF_WEEK, OF_AFTER = (
 WEIGHTS = OF_AFTER + 1
 
 
-@compiled
+@loop
 def bucket(number, buckets):  # type: ignore[no-untyped-def]
     """⌊2 log₂(1 + number)⌋, at most the last."""
     return min(int(2 * np.log2(1.0 + max(number, 0))), buckets - 1)
 
 
-@compiled
+@loop
 def repeat_features(state, slot, now, index, value):  # type: ignore[no-untyped-def]
     """index [3]: the buckets of age, count and time since; value [3]: time of day, of week, what followed before."""
     count = state.counts[slot]
@@ -40,7 +40,7 @@ def repeat_features(state, slot, now, index, value):  # type: ignore[no-untyped-
     value[2] = 1.0 if state.after[state.facts[LAST_SLOT]] == slot else 0.0
 
 
-@compiled
+@loop
 def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
     """out[slot]: the distribution over the user's own items; gives its largest share (0: no items)."""
     n = state.facts[DISTINCT]
@@ -63,7 +63,7 @@ def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
     return 1 / total
 
 
-@compiled
+@loop
 def share_of(rows, row, column):  # type: ignore[no-untyped-def]
     """One entry of a table."""
     low, high = rows.starts[row], rows.starts[row + 1]
@@ -71,7 +71,7 @@ def share_of(rows, row, column):  # type: ignore[no-untyped-def]
     return rows.shares[at] if at < high and rows.columns[at] == column else 0.0
 
 
-@compiled
+@loop
 def unseen_mass(rows, row, slots):  # type: ignore[no-untyped-def]
     """The share of a row that lies on items without a slot."""
     total = 0.0
@@ -81,7 +81,7 @@ def unseen_mass(rows, row, slots):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+@loop
 def neighbour_total(state, rows, ages, slots, novel):  # type: ignore[no-untyped-def]
     """What the latest items' rows weigh together; 0: there is no distribution."""
     total = 0.0
@@ -94,7 +94,7 @@ def neighbour_total(state, rows, ages, slots, novel):  # type: ignore[no-untyped
     return total
 
 
-@compiled
+@loop
 def neighbour_share(state, rows, ages, total, item):  # type: ignore[no-untyped-def]
     """The share of one item."""
     found = 0.0
@@ -107,7 +107,7 @@ def neighbour_share(state, rows, ages, total, item):  # type: ignore[no-untyped-
     return found / total
 
 
-@compiled
+@loop
 def spread_neighbours(out, weight, state, rows, ages, slots, novel):  # type: ignore[no-untyped-def]
     """out += weight · the distribution of the latest items' neighbours."""
     for a in range(len(ages)):
@@ -122,7 +122,7 @@ def spread_neighbours(out, weight, state, rows, ages, slots, novel):  # type: ig
                     out[i] += w * rows.shares[b]
 
 
-@compiled
+@loop
 def unseen_of(state, shares):  # type: ignore[no-untyped-def]
     """What a distribution gives to items that the user has not taken."""
     seen = 0.0
@@ -131,7 +131,7 @@ def unseen_of(state, shares):  # type: ignore[no-untyped-def]
     return 1 - seen if seen < 1 - 1e-5 else 0.0  # all of it but for rounding: nothing is left to share
 
 
-@compiled
+@loop
 def look(state, now, tables, weights, slots, novel, own, context, masses):  # type: ignore[no-untyped-def]
     """Fills own [slots] (shares of the user's own items), context [CONTEXT] and masses [COUNT]; gives the period.
 
@@ -165,7 +165,7 @@ def look(state, now, tables, weights, slots, novel, own, context, masses):  # ty
     return period
 
 
-@compiled
+@loop
 def chance_of(state, item, period, tables, slots, novel, own, masses, out):  # type: ignore[no-untyped-def]
     """out [COUNT]: each expert's probability of one item."""
     out[:] = 0
@@ -184,7 +184,7 @@ def chance_of(state, item, period, tables, slots, novel, own, masses, out):  # t
         out[LATELY] = tables.recent[period, item] / masses[LATELY]
 
 
-@compiled
+@loop
 def add_experts(out, gates, state, period, tables, slots, novel, own, masses):  # type: ignore[no-untyped-def]
     """out [items] += Σ gate · expert's distribution."""
     if gates[REPEAT] > 0 and masses[REPEAT] > 0:
@@ -200,7 +200,7 @@ def add_experts(out, gates, state, period, tables, slots, novel, own, masses):  
         out[i] += popular * tables.popular[i] + (lately * tables.recent[period, i] if lately > 0 else 0.0)
 
 
-@compiled
+@loop
 def forget(state, slots):  # type: ignore[no-untyped-def]
     """Back to a user without events."""
     for s in range(state.facts[DISTINCT]):
@@ -211,7 +211,7 @@ def forget(state, slots):  # type: ignore[no-untyped-def]
     state.habit[:] = 0
 
 
-@compiled
+@loop
 def training_chances(offsets, items, times, users, state, tables, weights, novel, timed, contexts, masses, chances):  # type: ignore[no-untyped-def]
     """For every event of `users`, from the events before it: context, masses and each expert's probability of it."""
     slots = np.full(len(tables.popular), -1, dtype=np.int32)
@@ -228,7 +228,7 @@ def training_chances(offsets, items, times, users, state, tables, weights, novel
             slots[items[t]] = take(state, slots[items[t]], items[t], times[t])
 
 
-@compiled
+@loop
 def query_contexts(  # type: ignore[no-untyped-def]
     offsets, items, times, users, positions, known, state, tables, weights, novel, timed, contexts, masses
 ):
@@ -248,7 +248,7 @@ def query_contexts(  # type: ignore[no-untyped-def]
         look(state, now, tables, weights, slots, novel, own, contexts[q], masses[q])
 
 
-@compiled
+@loop
 def add_to_queries(out, gates, offsets, items, times, users, positions, known, state, tables, weights, novel, timed):  # type: ignore[no-untyped-def]
     """out[q] += Σ gate · expert's distribution, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
@@ -268,7 +268,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
         add_experts(out[q], gates[q], state, period, tables, slots, novel, own, masses)
 
 
-@compiled
+@loop
 def repeat_examples(offsets, items, times, users, state, known, timed, keep, most, starts, index, value, chosen):  # type: ignore[no-untyped-def]
     """Features of all own items at events that repeat one, where keep[event]; gives (examples, pairs) found.
 

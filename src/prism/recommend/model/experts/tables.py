@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.model.experts.user_state import RECENT
 
@@ -88,7 +88,7 @@ def _rows(train: Log, before: int, after: int, worth: NDArray[np.float64]) -> Ro
     return Rows(*_count(train.items, by_item, limits, first, last, before, after, worth))
 
 
-@compiled
+@loop
 def _count(items, by_item, limits, first, last, before, after, worth):  # type: ignore[no-untyped-def]
     n = len(limits) - 1
     starts, totals, tops = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
@@ -150,7 +150,7 @@ def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints,
     return starts, found
 
 
-@compiled
+@loop
 def period_of(starts, when):  # type: ignore[no-untyped-def]
     """The latest period that had begun; a time before the first is no time, and gets the last."""
     if when < starts[0]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 
 # Latest items that are remembered in order.
 RECENT = 20
@@ -89,7 +89,7 @@ def _grown(state: UserState) -> UserState:
     return state._replace(**twice)
 
 
-@compiled
+@loop
 def find(state, item):  # type: ignore[no-untyped-def]
     """The slot of an item; -1: it was never taken."""
     for s in range(state.facts[DISTINCT]):
@@ -98,7 +98,7 @@ def find(state, item):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled
+@loop
 def take(state, slot, item, when):  # type: ignore[no-untyped-def]
     """Takes in one event of the item at `slot` (-1: of a new one); gives its slot."""
     facts = state.facts
@@ -129,7 +129,7 @@ def take(state, slot, item, when):  # type: ignore[no-untyped-def]
     return slot
 
 
-@compiled
+@loop
 def _take_all(state, items, times):  # type: ignore[no-untyped-def]
     top = 0
     for n in range(len(items)):
