@@ -131,8 +131,8 @@ def test_the_command_writes_table_curves_and_one_json_a_run(tmp_path: Path, caps
 def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
     base = ProbeResult(accuracy=0.9, solved_at=None, steps=10, seconds=1, parameters=1, curve=[])
     runs = [base, replace(base, accuracy=1.0, solved_at=1200)]
-    assert cell("xor", "prism", runs) == "0.950 ± 0.071 [1.00]\nsolved at 1,200 (1/2 seeds)"
-    assert cell("xor", "gla", [base]) == "0.900\nnot solved"
+    assert cell("xor", "prism", runs) == ("0.950 ± 0.071 [1.00]", "solved at 1,200 (1/2 seeds)")
+    assert cell("xor", "gla", [base]) == ("0.900", "not solved")
     assert paper_accuracy("silence-gate", "prism") == 0.66
     assert set(PROBING) == set(probing.PAPER_PROBES)
 

@@ -215,7 +215,7 @@ def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:
     [
         ({"mixer": "prizm"}, "unknown mixer 'prizm': did you mean 'prism'"),
         ({"mixer": "prism:stepps=1"}, "mixer 'prism' has no field 'stepps': did you mean 'steps'"),
-        ({"mixer": "prism:steps"}, "mixer 'prism:steps': 'prism:steps' is not field=value"),
+        ({"mixer": "prism:steps"}, "mixer 'prism:steps': 'steps' is neither field=value nor a preset"),
         ({"mixer": "prism,attention"}, "mixer 'prism,attention' lists 2 for 1 layers"),
         ({"protocol": "leave-two-out"}, "unknown protocol 'leave-two-out': did you mean 'leave-one-out'"),
         ({"cutoffs": ()}, "cutoffs is empty"),

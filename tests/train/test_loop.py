@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,3 +261,36 @@ def test_only_the_newest_checkpoints_of_a_kind_stay(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("best-*"))) == 1
     assert not list(tmp_path.glob(".*"))
     assert checkpoints.load_facts(checkpoints.checkpoints(tmp_path, "last")[0])["finished"]
+
+
+def test_the_next_batch_is_made_while_a_step_runs_and_the_weights_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each loss waits until the batch after its own has been asked for; without a thread beside it that never is."""
+
+    class Watched(list):
+        def __init__(self, made: list) -> None:
+            super().__init__(made)
+            self.asked = [threading.Event() for _ in made]
+
+        def __getitem__(self, n: int) -> tuple[Tensor, Tensor]:
+            self.asked[n].set()
+            return super().__getitem__(n)
+
+    class Watching(Toy):
+        def batches(self, epoch: int) -> Watched:
+            self.now, self.step = Watched(list(super().batches(epoch))), 0
+            return self.now
+
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+            self.step += 1
+            if self.step < self.count:
+                assert self.now.asked[self.step].wait(10)
+            return super().loss(model, batch)
+
+        def evaluate(self, model: nn.Module) -> dict[str, float]:
+            return Toy().evaluate(model)
+
+    beside = weights(trained(task=Watching()))
+    monkeypatch.setattr("prism.train.loop.beside_the_step", lambda batches: batches)
+    assert equal(beside, weights(trained()))

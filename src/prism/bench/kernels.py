@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.table import Table
-
-from prism.display.tables import console
+from prism.display.tables import show
 from prism.errors import InputError
 
 Target = Literal["sm_80", "sm_90", "sm_100", "gfx942"]
@@ -78,12 +76,14 @@ def kernels(
         f"rank 1 on {steps}·T tokens (fla)": expanded_work(steps, head, head),
         f"attention, T = {length:,}": attention_work(length, head, head),
     }
-    table = Table("forward, bfloat16", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES))
+    cells = []
     for name, work in rows.items():
         bounds = (work.least_seconds(device, batch * length * heads) for device in DEVICES)
-        cells = (f"{1e3 * seconds:.2f} ms ({by})" for seconds, by in bounds)
-        table.add_row(name, f"{work.flops:,.0f}", f"{work.bytes:,.0f}", *cells)
-    console().print(f"lower bounds, nothing measured: B = {batch}, T = {length:,}, H = {heads}, K = V = {head}", table)
+        least = (f"{1e3 * seconds:.2f} ms ({by})" for seconds, by in bounds)
+        cells.append([name, f"{work.flops:,.0f}", f"{work.bytes:,.0f}", *least])
+    title = f"lower bounds, nothing measured: B = {batch}, T = {length:,}, H = {heads}, K = V = {head}"
+    columns = ["forward, bfloat16", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES)]
+    show(title, columns, cells)
     if target is not None:
         _compiled(target, steps, head)
 
@@ -93,8 +93,10 @@ def _compiled(target: Target, steps: int, head: int) -> None:
         from prism.ops.triton.ahead import KERNELS, compile_delta
     except ImportError as error:
         raise InputError(f"--target needs Triton ({error}): pip install 'prism-sequence[gpu]'") from error
-    table = Table(f"{target}, L = {steps}, K = V = {head}", "registers", "spilled", "shared, bytes", "tensor-core ops")
+    rows = []
     for name in KERNELS:
         found = compile_delta(name, target, L=steps, K=head, V=head)
-        table.add_row(name, *(f"{n:,}" for n in (found.registers, found.spilled, found.shared, found.products)))
-    console().print(table)
+        numbers = (found.registers, found.spilled, found.shared, found.products)
+        rows.append([name, *(f"{n:,}" for n in numbers)])
+    columns = ["kernel", "registers", "spilled", "shared, bytes", "tensor-core ops"]
+    show(f"{target}, L = {steps}, K = V = {head}", columns, rows)

@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from prism.bench.measure import Measurement
 from prism.display.figures import line_style, pyplot, save_figure
-from prism.display.tables import console
+from prism.display.tables import Cell, show
 from prism.files import write_whole
 from prism.machine import machine
 
@@ -38,39 +36,36 @@ class Claim:
             return f"from {self.least:g} to {self.most:g}"
         return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
 
+    @property
+    def verdict(self) -> str:
+        """Whether it holds, in a word; nothing where the ratio is only reported."""
+        return ("yes" if self.holds else "NO") if self.limit else ""
+
 
 def show_measurements(rows: Sequence[Measurement], title: str) -> None:
-    """One row a system, one column a length, tokens a second (and peak memory below, where measured)."""
+    """One row per system, one column per length: tokens per second (and peak memory below, where measured)."""
     lengths = sorted({row.size["T"] for row in rows})
-    table = Table()
-    table.add_column("system")
-    for length in lengths:
-        table.add_column(f"T={length:,}", justify="right")
+    cells: list[list[Cell]] = []
     for system in dict.fromkeys(row.system for row in rows):
         found = {row.size["T"]: row for row in rows if row.system == system}
-        table.add_row(system, *(_cell(found.get(length)) for length in lengths))
-    console().print(title, table, sep="\n")
+        cells.append([system, *(_cell(found.get(length)) for length in lengths)])
+    show(title, ["system", *(f"T={length:,}" for length in lengths)], cells)
 
 
-def _cell(row: Measurement | None) -> str:
+def _cell(row: Measurement | None) -> tuple[str, ...]:
     if row is None:
-        return "–"
-    memory = "" if row.peak_bytes is None else f"\n{row.peak_bytes / 2**20:,.0f} MiB"
+        return ("–",)
+    memory = () if row.peak_bytes is None else (f"{row.peak_bytes / 2**20:,.0f} MiB",)
     speed = row.tokens_per_second
-    return (f"{speed / 1000:,.1f} k/s" if speed >= 1000 else f"{speed:,.0f} /s") + memory
+    return (f"{speed / 1000:,.1f} k/s" if speed >= 1000 else f"{speed:,.0f} /s", *memory)
 
 
 def show_claims(claims: Sequence[Claim]) -> None:
     """The ratios, each beside its limit."""
     if not claims:
         return
-    table = Table()
-    for name in ("ratio", "measured", "should be", "holds"):
-        table.add_column(name, justify="right" if name == "measured" else "left")
-    for claim in claims:
-        holds = ("yes" if claim.holds else "NO") if claim.limit else ""
-        table.add_row(claim.text, f"{claim.measured:.2f}", claim.limit, holds)
-    console().print("ratios, from this run", table, sep="\n")
+    rows = [[claim.text, f"{claim.measured:.2f}", claim.limit, claim.verdict] for claim in claims]
+    show("ratios, from this run", ["ratio", "measured", "should be", "holds"], rows, left=(0, 2, 3))
 
 
 def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], claims: Sequence[Claim]) -> None:
@@ -85,7 +80,7 @@ def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], 
 
 
 def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str) -> None:
-    """Tokens a second over the sequence length, a panel for each kind of work."""
+    """Tokens per second over the sequence length, a panel for each kind of work."""
     plt = pyplot()
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), sharey=True, squeeze=False)
     systems = list(dict.fromkeys(row.system for rows in panels.values() for row in rows))

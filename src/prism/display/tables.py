@@ -1,38 +1,74 @@
 """Tables on the terminal: what users gave is printed as text, never as markup; files and pipes are not folded."""
 
+import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from prism.display.text import plain, plain_lines
 from prism.errors import needs
 
 needs("rich", extra="cli")  # before the imports that would fail without it
 from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+from rich.table import Table as Table  # noqa: E402
 from rich.text import Text  # noqa: E402
 
-
-def console() -> Console:
-    """The screen; a file or a pipe is as wide as a table needs."""
-    found = Console()
-    return found if found.is_terminal else Console(width=160)
+# One line of text, or several lines.
+Cell = str | tuple[str, ...]
+# Columns of a file or a pipe: more than any table has.
+WIDTH = 200
 
 
 def show(
     title: str,
     columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Iterable[Sequence[Cell]],
     *,
     caption: str | None = None,
     left: Sequence[int] = (0,),
+    lines: bool = False,
 ) -> None:
-    """Prints a table whose columns `left` are aligned left; wide ones are not folded when the output is a file."""
+    """Prints a table with its title and caption; see `table`."""
+    show_all(table(columns, rows, title=title, caption=caption, left=left, lines=lines))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    title: str = "",
+    caption: str | None = None,
+    left: Sequence[int] = (0,),
+    lines: bool = False,
+) -> Table:
+    """A table whose columns `left` are aligned left and whose first is never folded; `lines` between its rows."""
     below = None if caption is None else Text(plain_lines(caption), style="table.caption")
-    table = Table(title=Text(plain(title), style="table.title"), title_justify="left", caption=below)
-    table.caption_justify = "left"
+    above = Text(plain(title), style="table.title") if title else None
+    made = Table(title=above, title_justify="left", caption=below, caption_justify="left", show_lines=lines)
     for n, column in enumerate(columns):
-        table.add_column(Text(plain(column)), justify="left" if n in left else "right", no_wrap=not n)
+        made.add_column(Text(plain(column)), justify="left" if n in left else "right", no_wrap=not n)
     for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    console = Console(file=sys.stdout)
-    Console(file=sys.stdout, width=None if console.is_terminal else 200, highlight=False).print(table)
+        made.add_row(*(_text(cell) for cell in row))
+    return made
+
+
+def show_all(*parts: Table | str) -> None:
+    """Prints tables and text, one below the other."""
+    shown = Console(file=sys.stdout, highlight=False)
+    _print(shown if shown.is_terminal else Console(file=sys.stdout, highlight=False, width=WIDTH), parts)
+
+
+def as_text(*parts: Table | str) -> str:
+    """What `show_all` prints into a file."""
+    into = io.StringIO()
+    _print(Console(file=into, highlight=False, width=WIDTH), parts)
+    return into.getvalue()
+
+
+def _print(console: Any, parts: Iterable[Table | str]) -> None:
+    for part in parts:
+        console.print(Text(plain_lines(part)) if isinstance(part, str) else part, soft_wrap=isinstance(part, str))
+
+
+def _text(cell: Cell) -> Text:
+    return Text(plain(cell) if isinstance(cell, str) else "\n".join(map(plain, cell)))

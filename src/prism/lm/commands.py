@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import nn
 from tyro.conf import Positional
 
 from prism.config import at_least
-from prism.display.tables import console, show
+from prism.display.tables import show, show_all
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.lm.data.shards import encode
@@ -82,11 +81,10 @@ def evaluate(
 
 
 def _show_perplexity(found: Perplexity, context: int, stride: int) -> None:
-    console().print(
+    show_all(
         f"perplexity {found.per_token:.3f} per token, {found.bits_per_byte:.4f} bits per byte "
         f"({found.per_word:.2f} per word); {found.tokens:,} tokens, {found.bytes:,} bytes, "
-        f"{found.documents:,} documents; context {context}, stride {stride}",
-        soft_wrap=True,
+        f"{found.documents:,} documents; context {context}, stride {stride}"
     )
 
 
@@ -97,23 +95,17 @@ def _show_scores(scores: Scores, limit: int | None) -> None:
         show("tasks", ["task", "metric", "value"], [(task, name, f"{value:.4f}") for task, name, value in others])
     if not set(scores) & set(TASKS):
         return
-    table = Table()
-    for heading in ("", *(column.heading for column in COLUMNS), "Avg"):
-        table.add_column(heading, justify="right")
     cells = []
     for column in COLUMNS:
         value = scores.get(column.task, {}).get(column.metric)
         cells.append("–" if value is None else f"{100 * value:.1f}" if column.accuracy else f"{value:.2f}")
     mean = average(scores)
-    table.add_row("this model", *cells, "–" if mean is None else f"{mean:.1f}")
-    for name, (printed, own) in SCORES.items():
-        table.add_row(f"paper: {name}", *(f"{value:g}" for value in printed), f"{own:g}")
-    console().print(table)
+    rows = [["this model", *cells, "–" if mean is None else f"{mean:.1f}"]]
+    rows += [[f"paper: {name}", *(f"{x:g}" for x in printed), f"{own:g}"] for name, (printed, own) in SCORES.items()]
     here = sum(column.accuracy and column.task in scores for column in COLUMNS)
-    rows = "" if limit is None else f" of the first {limit} rows"
-    console().print(
-        f"Avg: mean of the {here} accuracies there are{rows}; paper: 130M parameters, 2B tokens, as printed"
-    )
+    part = "" if limit is None else f" of the first {limit} rows"
+    note = f"Avg: mean of the {here} accuracies there are{part}; paper: 130M parameters, 2B tokens, as printed"
+    show("", ["", *(column.heading for column in COLUMNS), "Avg"], rows, caption=note)
 
 
 def generate(

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from prism.config import at_least
 from prism.display.figures import line_style, pyplot, save_figure
-from prism.display.tables import console
+from prism.display.tables import show
 from prism.layers.spelling import spelled_mixers
 from prism.probes.tasks.memory import Mqar
 from prism.probes.training import ProbeModelConfig, ProbeTraining, run_probe
@@ -131,22 +130,20 @@ def capacity(
     for place in places:
         place.model().build()  # refuses what does not fit before anything runs
     points = run_jobs(places, out, processes)
-    show(points)
+    show_points(points)
     plot(out / "capacity.png", points)
     print(f"wrote {out}/capacity.png")
 
 
-def show(points: dict[Place, Point]) -> None:
-    """A row a mixer and width: the state's size, and the mean accuracy for each number of pairs."""
+def show_points(points: dict[Place, Point]) -> None:
+    """One row per mixer and width: the state's size, and the mean accuracy for each number of pairs."""
     counts = sorted({place.pairs for place in points})
-    table = Table()
-    for name in ("mixer", "D", "state", *(f"{many} pairs" for many in counts)):
-        table.add_column(name, justify="left" if name == "mixer" else "right")
+    rows = []
     for mixer, dim in dict.fromkeys((place.mixer, place.dim) for place in points):
         mine = {place: point for place, point in points.items() if (place.mixer, place.dim) == (mixer, dim)}
         state = next(iter(mine.values())).state
-        table.add_row(mixer, str(dim), f"{state:,}", *(f"{_mean(mine, many):.3f}" for many in counts))
-    console().print(table)
+        rows.append([mixer, str(dim), f"{state:,}", *(f"{_mean(mine, many):.3f}" for many in counts)])
+    show("MQAR, accuracy", ["mixer", "D", "state", *(f"{many} pairs" for many in counts)], rows)
 
 
 def _mean(points: dict[Place, Point], pairs: int) -> float:
@@ -154,7 +151,7 @@ def _mean(points: dict[Place, Point], pairs: int) -> float:
 
 
 def plot(path: Path, points: dict[Place, Point]) -> None:
-    """Accuracy over the number of pairs, a panel a width, a line a mixer; the state's size in the legend."""
+    """Accuracy over the number of pairs, one panel per width, one line per mixer; the state's size in the legend."""
     plt = pyplot()
     dims, mixers = sorted({place.dim for place in points}), list(dict.fromkeys(place.mixer for place in points))
     counts = sorted({place.pairs for place in points})

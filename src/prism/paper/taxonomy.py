@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from prism.display.tables import console
+from prism.display.tables import show
 from prism.files import write_whole
 from prism.layers import MIXERS, mixer_config
 from prism.layers.base.mixer import Mixer, MixerConfig, State
@@ -132,21 +131,20 @@ def taxonomy(out: Path = Path("paper-taxonomy.json")) -> None:
     Args:
         out: Where the numbers go, as JSON.
     """
-    table = Table()
-    for name in ("method", "rank (paper)", "rank measured", "parallel (paper)", "state affine", "computed"):
-        table.add_column(name)
-    table.add_column("state bytes", justify="right")
-    table.add_column("flops/token", justify="right")
     measured = rows()
-    for r in measured:
-        table.add_row(
-            r.name, r.paper_rank, "–" if r.rank is None else str(r.rank), _said(r.paper_parallel), _said(r.affine),
-            "at once" if r.at_once else "serially", f"{r.state_bytes:,}", f"{r.flops:,}",
-        )  # fmt: skip
-    console().print(f"D={DIM}, H={HEADS}, states after {TOKENS} tokens", table, sep="\n")
+    cells = [
+        [
+            r.name, r.paper_rank, "–" if r.rank is None else str(r.rank), _yes_or_no(r.paper_parallel),
+            _yes_or_no(r.affine), "at once" if r.at_once else "serially", f"{r.state_bytes:,}", f"{r.flops:,}",
+        ]
+        for r in measured
+    ]  # fmt: skip
+    columns = ["method", "rank (paper)", "rank measured", "parallel (paper)", "state affine", "computed"]
+    title = f"D={DIM}, H={HEADS}, states after {TOKENS} tokens"
+    show(title, [*columns, "state bytes", "flops/token"], cells, left=range(6))
     write_whole(out, json.dumps([asdict(r) for r in measured], indent=2).encode())
     print(f"wrote {out}")
 
 
-def _said(value: bool | None) -> str:
+def _yes_or_no(value: bool | None) -> str:
     return "–" if value is None else ("yes" if value else "no")

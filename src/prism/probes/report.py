@@ -1,15 +1,11 @@
 """What probe runs leave behind: the table, the paper's figure beside each of ours, and the learning curves."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, median, stdev
 
-from rich.console import Console
-from rich.table import Table
-
 from prism.display.figures import COLOURS, pyplot, save_figure
-from prism.display.tables import console
+from prism.display.tables import Cell, as_text, show_all, table
 from prism.printed import PROBING, PROBING_MIXERS
 from prism.probes.tasks.base import PROBES
 from prism.probes.training import ProbeResult
@@ -23,44 +19,40 @@ def paper_accuracy(task: str, mixer: str) -> float | None:
     return PROBING[task][PROBING_MIXERS.index(mixer)] if task in PROBING and mixer in PROBING_MIXERS else None
 
 
-def cell(task: str, mixer: str, runs: list[ProbeResult]) -> str:
+def cell(task: str, mixer: str, runs: list[ProbeResult]) -> tuple[str, ...]:
     """Accuracy as mean ± standard deviation, the paper's in brackets; medians at other lengths, and of steps."""
     if not runs:
-        return "–"
+        return ("–",)
     accuracies = [run.accuracy for run in runs]
     text = f"{mean(accuracies):.3f}" + (f" ± {stdev(accuracies):.3f}" if len(runs) > 1 else "")
     paper = paper_accuracy(task, mixer)
     text += "" if paper is None else f" [{paper:.2f}]"
-    for length in runs[0].longer:
-        text += f"\n{median(run.longer[length] for run in runs):.3f} at {int(length):,} tokens"
+    longer = [f"{median(run.longer[n] for run in runs):.3f} at {int(n):,} tokens" for n in runs[0].longer]
     solved = [run.solved_at for run in runs if run.solved_at is not None]
     if not solved:
-        return f"{text}\nnot solved"
+        return (text, *longer, "not solved")
     often = f" ({len(solved)}/{len(runs)} seeds)" if len(runs) > 1 else ""
-    return f"{text}\nsolved at {median(solved):,.0f}{often}"
+    return (text, *longer, f"solved at {median(solved):,.0f}{often}")
 
 
 def show_table(results: Results) -> str:
     """Prints the table and returns it as text."""
     tasks = list(dict.fromkeys(task for task, _, _ in results))
     mixers = list(dict.fromkeys(mixer for _, mixer, _ in results))
-    table = Table(show_lines=True)
-    for name in ("task", "chance", *mixers):
-        table.add_column(name, justify="left" if name == "task" else "right")
+    rows: list[list[Cell]] = []
     for task in tasks:
-        rows = [[run for key, run in results.items() if key[:2] == (task, mixer)] for mixer in mixers]
-        cells = [cell(task, mixer, runs).replace("[", "\\[") for mixer, runs in zip(mixers, rows, strict=True)]
-        table.add_row(task, f"{PROBES[task]().chance:.3f}", *cells)
+        runs = {mixer: [run for key, run in results.items() if key[:2] == (task, mixer)] for mixer in mixers}
+        cells = [cell(task, mixer, of) for mixer, of in runs.items()]
+        rows.append([task, f"{PROBES[task]().chance:.3f}", *cells])
     seeds = len({seed for _, _, seed in results})
     title = f"accuracy on unseen examples, {seeds} seed(s), the paper's in brackets; updates until solved"
-    console().print(title, table, sep="\n")
-    text = io.StringIO()
-    Console(file=text, width=160).print(title, table, sep="\n")
-    return text.getvalue()
+    made = table(["task", "chance", *mixers], rows, lines=True)
+    show_all(title, made)
+    return as_text(title, made)
 
 
 def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]]) -> None:
-    """Accuracy over updates, a panel a task, a line a seed; chance, and where sequences become longer, dotted."""
+    """Accuracy over updates, one panel per task, one line per seed; dotted: chance, and where sequences grow."""
     plt = pyplot()
     tasks = list(dict.fromkeys(task for task, _, _ in results))
     mixers = list(dict.fromkeys(mixer for _, mixer, _ in results))

@@ -1,11 +1,11 @@
-"""Results as tables: a row a system, Hit and NDCG at each cut-off, MRR, AUC, with intervals or spreads."""
+"""Results as tables: one row per system, Hit and NDCG at each cut-off, MRR, AUC, with intervals or spreads."""
 
 from prism.display.tables import show
 from prism.recommend.evaluation.ranking import Evaluation
 
 
 def show_evaluations(title: str, found: dict[str, Evaluation]) -> None:
-    """A row a system: the mean over events of each metric, and half the width of its 95 % interval."""
+    """One row per system: the mean over events of each metric, and half the width of its 95 % interval."""
     first = next(iter(found.values()))
     metrics = list(first.values)
     rows = []

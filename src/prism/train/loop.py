@@ -23,6 +23,7 @@ from prism.train.interrupt import Interrupt, interrupts
 from prism.train.journal import JOURNAL, Journal, check_tensorboard, read_journal
 from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_optimiser, scale_gradients
 from prism.train.position import Position
+from prism.train.prefetch import beside_the_step
 from prism.train.progress import Display
 from prism.train.task import Task
 
@@ -102,7 +103,7 @@ class Loop:
         return f"{device.type} ({kind})" + (f" in {world} processes" if world > 1 else "")
 
     def _epoch(self, interrupt: Interrupt) -> None:
-        batches = self.task.batches(self.at.epoch)
+        batches = beside_the_step(self.task.batches(self.at.epoch))
         if not len(batches):
             raise InputError("there is nothing to train on: the task has no batches")
         self.model.train()

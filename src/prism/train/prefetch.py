@@ -38,3 +38,8 @@ class Prefetched(Sequence[Any]):
 
     def __del__(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def beside_the_step(batches: Sequence[Any]) -> Prefetched:
+    """Batches that are made while the step before runs, by one thread where the task does not say by how many."""
+    return batches if isinstance(batches, Prefetched) else Prefetched(batches, workers=1, ahead=2)

@@ -22,7 +22,8 @@ class Task(Protocol):
         """The batches of an epoch, indexed from 0 and made when asked for.
 
         The same for the same (task, epoch), always: a resumed run continues inside an epoch. A batch is a tensor,
-        or named tuples and tuples of tensors.
+        or named tuples and tuples of tensors. It is made by a thread beside the training step: nothing random in it may
+        come from torch's own generator.
         """
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from prism.display.tables import show
+from prism.display.tables import Cell, show
 from prism.errors import InputError
 from prism.printed import COMPONENT_ABLATION
 from prism.recommend.evaluation.intervals import estimates
@@ -109,7 +109,7 @@ def show_parts(title: str, parts: Sequence[Part], rows: Sequence[Row], cutoffs: 
     """Two tables: what every variant got, and what it lost against full PRISM; the paper's figures below ours."""
     first, *others = cutoffs
     metrics = [*(f"hit@{k}" for k in others), "auc", f"hit@{first}", f"ndcg@{first}"]
-    cells = []
+    cells: list[list[Cell]] = []
     for part in parts:
         size = "" if part.parameters is None else f"{part.parameters:,}"
         cells.append(
@@ -137,10 +137,10 @@ def _paper_loss(name: str, metric: str) -> float | None:
     return None if printed is None else printed - COMPONENT_ABLATION["full"][metric]
 
 
-def _cell(one: Measured, paper: float | None, sign: str) -> str:
+def _cell(one: Measured, paper: float | None, sign: str) -> tuple[str, ...]:
     spread = "" if one.spread is None else f" ±{one.spread:.4f}"
     mark = "*" if sign and one.clear else ""
     lines = [f"{one.mean:{sign}.4f}{spread}{mark}", f"{one.low:{sign}.4f} … {one.high:{sign}.4f}"]
     if paper is not None:
         lines.append(f"paper {paper:{sign}.4f}")
-    return "\n".join(lines)
+    return tuple(lines)

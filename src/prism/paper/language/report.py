@@ -1,18 +1,14 @@
 """What the language study leaves behind: the tables, the paper's figures beside ours, and the learning curves."""
 
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from prism.config import from_fields
 from prism.display.figures import COLOURS, pyplot, save_figure
-from prism.display.tables import console
+from prism.display.tables import Table, as_text, show_all, table
 from prism.files import write_whole
 from prism.printed import LANGUAGE_ABLATION, PARAMETERS, PERPLEXITY, SCORES
 from prism.recommend.rows import Row
@@ -69,7 +65,7 @@ def paper_figure(table: str, name: str, metric: str) -> float | None:
 
 
 def rows_of(runs: Runs) -> list[Row]:
-    """A row a model, in order."""
+    """One row per model, in order."""
     names = dict.fromkeys(name for name, _ in runs)
     return [Row(name, tuple(run.metrics for (n, _), run in runs.items() if n == name)) for name in names]
 
@@ -100,47 +96,43 @@ def _value(row: Row, metric: str, sign: str = "") -> str:
     return f"{mean:{sign}{form}}" + ("" if spread is None else f" ± {spread:{form}}")
 
 
-def main_table(table: str, runs: Runs) -> Table:
+def main_table(name: str, runs: Runs) -> Table:
     """Ours, the paper's in brackets."""
     rows = rows_of(runs)
     metrics = [metric for metric in HEADINGS if metric in rows[0].runs[0]]
-    found = Table()
-    for heading in ("model", "parameters", *(HEADINGS[metric] for metric in metrics)):
-        found.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=heading == "model")
+    found = []
     for row in rows:
         parameters = f"{runs[row.name, 0].parameters / 1e6:.3f}M"
-        if table == "language":
-            parameters += f" \\[{PARAMETERS[row.name]:.2f}M]"
+        if name == "language":
+            parameters += f" [{PARAMETERS[row.name]:.2f}M]"
         cells = []
         for metric in metrics:
-            printed = paper_figure(table, row.name, metric)
-            cells.append(_value(row, metric) + ("" if printed is None else f" \\[{printed:.{_places(metric)}f}]"))
-        found.add_row(row.name, parameters, *cells)
-    return found
+            printed = paper_figure(name, row.name, metric)
+            cells.append(_value(row, metric) + ("" if printed is None else f" [{printed:.{_places(metric)}f}]"))
+        found.append([row.name, parameters, *cells])
+    return table(["model", "parameters", *(HEADINGS[metric] for metric in metrics)], found)
 
 
 def _places(metric: str) -> int:
     return 1 if metric == "accuracy" else 2
 
 
-def difference_table(table: str, runs: Runs) -> Table | None:
+def difference_table(name: str, runs: Runs) -> Table | None:
     """Each model minus PRISM, the paper's difference in brackets; nothing where PRISM is not among them."""
     rows = differences(runs)
     if not rows:
         return None
-    full = next(name for name, _ in runs if name in FULL)
+    full = next(one for one, _ in runs if one in FULL)
     metrics = [metric for metric in HEADINGS if metric in rows[0].runs[0]]
-    found = Table()
-    for heading in (f"minus {full}", *(HEADINGS[metric] for metric in metrics)):
-        found.add_column(heading, justify="right" if heading[-1] in "↓↑" else "left", no_wrap=heading[-1] not in "↓↑")
+    found = []
     for row in rows:
         cells = []
         for metric in metrics:
-            here, there = (paper_figure(table, name, metric) for name in (row.name, full))
-            paper = "" if here is None or there is None else f" \\[{here - there:+.{_places(metric)}f}]"
+            here, there = (paper_figure(name, one, metric) for one in (row.name, full))
+            paper = "" if here is None or there is None else f" [{here - there:+.{_places(metric)}f}]"
             cells.append(_value(row, metric, "+") + paper)
-        found.add_row(row.name, *cells)
-    return found
+        found.append([row.name, *cells])
+    return table([f"minus {full}", *(HEADINGS[metric] for metric in metrics)], found)
 
 
 def notes(runs: Runs, about: str) -> str:
@@ -156,18 +148,16 @@ def notes(runs: Runs, about: str) -> str:
     )
 
 
-def write_report(table: str, runs: Runs, out: Path, about: str) -> None:
-    """Prints both tables and keeps them with the learning curves as TABLE.txt and TABLE.png."""
-    parts: list[Any] = [main_table(table, runs)]
-    if (second := difference_table(table, runs)) is not None:
+def write_report(name: str, runs: Runs, out: Path, about: str) -> None:
+    """Prints both tables and keeps them with the learning curves as NAME.txt and NAME.png."""
+    parts: list[Table | str] = [main_table(name, runs)]
+    if (second := difference_table(name, runs)) is not None:
         parts.append(second)
     parts.append(notes(runs, about))
-    console().print(*parts, sep="\n")
-    text = io.StringIO()
-    Console(file=text, width=190).print(*parts, sep="\n")
-    write_whole(out / f"{table}.txt", text.getvalue().encode())
-    write_curves(out / f"{table}.png", runs)
-    print(f"wrote {out}/{table}.txt and {out}/{table}.png")
+    show_all(*parts)
+    write_whole(out / f"{name}.txt", as_text(*parts).encode())
+    write_curves(out / f"{name}.png", runs)
+    print(f"wrote {out}/{name}.txt and {out}/{name}.png")
 
 
 def write_curves(path: Path, runs: Runs) -> None:

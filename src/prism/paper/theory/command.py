@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from prism.bench.report import Claim
 from prism.config import at_least
-from prism.display.tables import console
+from prism.display.tables import show
 from prism.files import write_whole
 from prism.paper.theory import plots as theory_plots
 from prism.paper.theory.linear import anchor_errors, degeneracy, forgetting, write_ranks
@@ -45,7 +44,7 @@ def theory(
         task: The probe that they are trained on.
         length: Its tokens.
         seeds: Models of each depth, with seeds 0, 1, …
-        out: Folder of the results: theory.json and one PNG a measurement.
+        out: Folder of the results: theory.json and one PNG per measurement.
     """
     at_least("updates", updates, 1)
     at_least("seeds", seeds, 1)
@@ -53,19 +52,11 @@ def theory(
     numbers, claims = recurrence(out)
     more, others = inside(updates, task, length, seeds, out)
     claims += others
-    table = Table()
-    for name in ("statement", "measured", "should be", "holds"):
-        table.add_column(name, justify="right" if name == "measured" else "left")
-    for claim in claims:
-        table.add_row(claim.text, f"{claim.measured:.3g}", claim.limit, _holds(claim))
-    console().print(table)
+    rows = [[claim.text, f"{claim.measured:.3g}", claim.limit, claim.verdict] for claim in claims]
+    show("what the paper states", ["statement", "measured", "should be", "holds"], rows, left=(0, 2, 3))
     record = {"numbers": numbers | more, "claims": [asdict(c) | {"holds": c.holds} for c in claims]}
     write_whole(out / "theory.json", json.dumps(record, indent=1).encode())
     print(f"wrote {out}/theory.json and {len(list(out.glob('*.png')))} pictures")
-
-
-def _holds(claim: Claim) -> str:
-    return "" if not claim.limit else "yes" if claim.holds else "NO"
 
 
 def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
@@ -201,11 +192,7 @@ def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple
 
 def show_shares(shares: dict[str, dict[int, list[Amortisation]]]) -> None:
     """The amortisation over L: the median of the seeds, and their range."""
-    table = Table(title="share of the serial solver's gain: median (least to most of the seeds)")
-    table.add_column("write")
-    for depth in DEPTHS:
-        table.add_column(f"L = {depth}", justify="right")
-    rows: dict[str, tuple[str, Callable[[Amortisation], float]]] = {
+    kinds: dict[str, tuple[str, Callable[[Amortisation], float]]] = {
         "PRISM's, untrained": ("untrained", lambda one: one.prism),
         "PRISM's, trained": ("trained", lambda one: one.prism),
         "one-shot β v kᵀ": ("trained", lambda one: one.one_shot),
@@ -214,7 +201,9 @@ def show_shares(shares: dict[str, dict[int, list[Amortisation]]]) -> None:
         "cosine of u with φ(S⁰k)": ("trained", lambda one: one.anchor_cosine),
         "correlation of p with φ'(S⁰k)": ("trained", lambda one: one.gain_correlation),
     }
-    for text, (name, value) in rows.items():
+    rows = []
+    for text, (name, value) in kinds.items():
         columns = [[value(one) for one in shares[name][depth]] for depth in DEPTHS]
-        table.add_row(text, *(f"{median(c):.2f} ({min(c):.2f} to {max(c):.2f})" for c in columns))
-    console().print(table)
+        rows.append([text, *(f"{median(c):.2f} ({min(c):.2f} to {max(c):.2f})" for c in columns)])
+    title = "share of the serial solver's gain: median (least to most of the seeds)"
+    show(title, ["write", *(f"L = {depth}" for depth in DEPTHS)], rows)

@@ -22,5 +22,5 @@ MARKERS = (("o", 8), ("s", 7.2), ("D", 7), ("^", 8.6), ("v", 8.6), ("P", 9), ("X
 
 
 def dashes(style: int) -> str | tuple[int, tuple[float, ...]]:
-    """Of a system's line: of those that share a colour no two have the same, up to 42 systems."""
+    """Of a system's line: of those that share a colour no two have the same, up to 21 systems."""
     return DASHES[style if style < len(DASHES) else 3 + style % 7]
