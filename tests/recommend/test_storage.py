@@ -62,6 +62,18 @@ def test_a_folder_from_before_splits_were_kept_is_divided_again_and_says_so(tmp_
     assert same_split(found, made)
 
 
+def test_numbers_beside_text_come_back_as_they_were(tmp_path: Path) -> None:
+    log = tiny.log()
+    users, items = log.user_ids.astype(object), log.item_ids.astype(object)
+    users[3], items[5] = "someone", "B7"
+    made = split(replace(log, user_ids=users, item_ids=items), "leave-one-out")
+    write_split(tmp_path, made)
+    found = read_split(tmp_path, "run", "leave-one-out")
+    assert same_split(found, made)
+    assert found.log.user_ids.tolist() == users.tolist()
+    assert [type(id_) for id_ in found.log.item_ids.tolist()] == [type(id_) for id_ in items.tolist()]
+
+
 def test_a_damaged_split_is_refused_in_one_line(tmp_path: Path) -> None:
     write_split(tmp_path, split(tiny.log(), "leave-one-out"))
     for damage in ("[]", "{", "{}", json.dumps({"protocol": "x", "valid": {"a": 1}, "test": {}})):

@@ -16,7 +16,7 @@ from prism.errors import InputError, Note
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import item_values
-from prism.recommend.data.log import Ids, Ints, Log
+from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.data.splits import split as divide
 from prism.train.folder import is_first_process, own_folder
@@ -38,7 +38,7 @@ def write_split(folder: Path, split: Split) -> None:
     for name, mask in uses.items():
         mask[getattr(split, name).positions] = True
     facts = {"protocol": split.protocol} | {name: getattr(split, name).facts() for name in uses}
-    columns = {"user": _series(log.user_ids[log.users]), "code": log.items, "time": log.times}
+    columns = _columns("user", log.user_ids[log.users]) | {"code": log.items, "time": log.times}
     write_items(folder, log)
     write_frame(folder / EVENTS, pl.DataFrame(columns | {"train": split.training_events()} | uses))
     write_whole(folder / SPLIT, json.dumps(facts, indent=1).encode())
@@ -47,7 +47,7 @@ def write_split(folder: Path, split: Split) -> None:
 def write_items(folder: Path, log: Log) -> None:
     """Items in the order of their codes, and what is known of them."""
     names = [None] * log.n_items if log.item_names is None else log.item_names.tolist()
-    items = pl.DataFrame({"item": _series(log.item_ids), "name": pl.Series(names, dtype=pl.String)})
+    items = pl.DataFrame(_columns("item", log.item_ids) | {"name": pl.Series(names, dtype=pl.String)})
     write_frame(folder / ITEMS, items)
     if log.item_features is not None:
         write_frame(folder / FEATURES, log.item_features)
@@ -75,7 +75,7 @@ def read_split(folder: Path, name: str, protocol: str) -> Split:
 
 def _with_events(log: Log, events: pl.DataFrame) -> Log:
     """Codes included; users without events are gone."""
-    user = _ids(events["user"])
+    user = _ids(events, "user")
     first = np.flatnonzero(np.append(True, user[1:] != user[:-1])) if len(user) else np.zeros(0, dtype=np.int64)
     return replace(
         log,
@@ -96,7 +96,7 @@ def read_items(folder: Path, name: str) -> Log:
         items=np.zeros(0, dtype=np.int32),
         times=np.zeros(0, dtype=np.int64),
         user_ids=np.zeros(0, dtype=object),
-        item_ids=_ids(items["item"]),
+        item_ids=_ids(items, "item"),
         item_names=None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object),
         item_features=features,
         name=name,
@@ -181,18 +181,18 @@ def same_split(a: Split, b: Split) -> bool:
 
 
 def ranking_frame(log: Log, users: Ints, scores: np.ndarray, codes: Ints) -> pl.DataFrame:
-    """One row a recommendation: user, rank, item, score and, where items have one, name."""
+    """One row per recommendation: user, rank, item, score and, where items have one, name."""
     row, column = np.nonzero(scores > -np.inf)
     items = codes[row, column]
     frame = pl.DataFrame(
         {
-            "user": _series(log.user_ids[users[row]]),
+            "user": id_column(log.user_ids[users[row]]),
             "rank": (column + 1).astype(np.int32),
-            "item": _series(log.item_ids[items]),
+            "item": id_column(log.item_ids[items]),
             "score": scores[row, column],
         }
     )
-    return frame if log.item_names is None else frame.with_columns(name=_series(log.item_names[items]))
+    return frame if log.item_names is None else frame.with_columns(name=pl.Series(log.item_names[items].tolist()))
 
 
 def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
@@ -207,9 +207,19 @@ def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
     return frame
 
 
-def _series(ids: Ids) -> pl.Series:
-    return pl.Series(ids.tolist() if ids.dtype == object else ids)
+def _columns(name: str, ids: Ids) -> dict[str, Any]:
+    """Ids as a column; of numbers beside text a second column tells which are numbers."""
+    numbers = numbers_among(ids)
+    return {name: id_column(ids)} | ({f"{name}_is_number": numbers} if numbers.any() else {})
 
 
-def _ids(column: pl.Series) -> Any:
-    return column.to_numpy() if column.dtype.is_integer() else np.array(column.to_list(), dtype=object)
+def _ids(frame: pl.DataFrame, name: str) -> Any:
+    """The inverse of `_columns`."""
+    column = frame[name]
+    if column.dtype.is_integer():
+        return column.to_numpy()
+    values = column.to_list()
+    if f"{name}_is_number" in frame.columns:
+        numbers = frame[f"{name}_is_number"].to_list()
+        values = [int(id_) if number else id_ for id_, number in zip(values, numbers, strict=True)]
+    return np.array(values, dtype=object)

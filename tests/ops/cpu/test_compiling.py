@@ -45,3 +45,30 @@ def test_compiling_is_announced_and_loading_from_the_cache_is_not(tiny: Path) ->
 
 def test_compiling_is_quiet_where_asked(tiny: Path) -> None:
     assert run(tiny, PRISM_QUIET="1")[1] == ""
+
+
+NOWHERE = """
+from numba.core import caching
+def refuse(self):
+    raise OSError(30, "read-only file system")
+for name in dir(caching):  # beside the source, and below the home folder
+    if name.endswith(("InTreeCacheLocator", "UserWideCacheLocator")):
+        getattr(caching, name).ensure_cache_path = refuse
+"""
+
+
+@pytest.mark.parametrize("how", ["kernel", "loop"])
+def test_where_nothing_can_be_written_a_temporary_folder_keeps_what_is_compiled_and_that_is_said(
+    tmp_path: Path, how: str
+) -> None:
+    code = tmp_path / "nowhere.py"
+    code.write_text(NOWHERE + TINY.replace("@compiling.kernel", f"@compiling.{how}"))
+    first, second = (run(code, TMPDIR=str(tmp_path)) for _ in range(2))
+    (folder,) = tmp_path.glob("prism-kernels-*")
+    for out in (first, second):
+        assert out[1].count("neither its own folder nor the home folder can be written to") == 1
+        assert f"{folder}; set NUMBA_CACHE_DIR" in out[1]
+    assert (first[0], second[0]) == ("hits 0\n", "hits 1\n")
+    chosen = tmp_path / "mine"
+    assert run(code, NUMBA_CACHE_DIR=str(chosen))[1].count("neither its own folder") == 0
+    assert list(chosen.rglob("*.nbi"))

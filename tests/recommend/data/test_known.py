@@ -46,6 +46,16 @@ def test_ml_1m_is_read_from_its_folder_its_parent_or_its_zip(tmp_path: Path) -> 
     check_ratings(load("ml-1m", folder=archive))
 
 
+@pytest.mark.parametrize(("encoding", "notes"), [("utf-8", 0), ("latin-1", 1)])
+def test_names_of_films_are_read_in_the_encoding_they_have(tmp_path: Path, encoding: str, notes: int) -> None:
+    """ML-1M's are latin-1, ML-10M's UTF-8; what is not UTF-8 is told."""
+    write_dat(tmp_path / "ml-10m")
+    (tmp_path / "ml-10m" / "movies.dat").write_bytes("7::Café: Two (1999)::Comedy|Drama\n".encode(encoding))
+    log = load("ml-10m", folder=tmp_path)
+    check_ratings(log)
+    assert sum("is not UTF-8: read as latin-1" in note for note in log.notes) == notes
+
+
 def test_ml_20m_is_read_from_csv(tmp_path: Path) -> None:
     rows = "".join(",".join(map(str, row)) + "\n" for row in RATINGS)
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + rows)

@@ -49,6 +49,18 @@ def test_every_text_format_gives_the_same_log(tmp_path: Path, name: str, text: s
     assert as_lists(read_log(tmp_path / (name + ".gz"))) == EXPECTED
 
 
+def test_one_id_that_is_no_number_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """In a text file: what is written as a number is one, whatever stands beside it."""
+    (tmp_path / "log.csv").write_text("user,item,time\n10,7,1\n10,B7,2\n9,7,1\n9,007,3\nx,12,4\nx,7,5\n")
+    log = read_log(tmp_path / "log.csv")
+    assert log.user_ids.tolist() == [9, 10, "x"]
+    assert log.item_ids.tolist() == [7, 12, "007", "B7"]
+    assert as_lists(log) == {9: [7, "007"], 10: [7, "B7"], "x": [12, 7]}
+    assert log.user_code(9) == log.user_code("9") == 0
+    assert log.item_code("007") == 2
+    assert log.frame()["item"].to_list() == ["7", "007", "7", "B7", "12", "7"]  # a column has one type
+
+
 def test_parquet_and_data_frames_give_the_same_log(tmp_path: Path) -> None:
     frame = pl.DataFrame(ROWS, schema=["user", "item", "time"], orient="row")
     frame.write_parquet(tmp_path / "log.parquet")
@@ -86,9 +98,9 @@ def test_ids_keep_their_type_and_leading_zeros_and_sort_by_value(tmp_path: Path)
     (tmp_path / "log.csv").write_text("user,item,time\n10,007,1\n9,7,1\n10,7,2\n")
     log = read_log(tmp_path / "log.csv")
     assert log.user_ids.tolist() == [9, 10]
-    assert log.item_ids.tolist() == ["007", "7"]
-    assert (log.user_code("10"), log.user_code(10), log.item_code("007")) == (1, 1, 0)
-    assert log.item_codes(["7", "none", 7]).tolist() == [1, -1, 1]
+    assert log.item_ids.tolist() == [7, "007"]
+    assert (log.user_code("10"), log.user_code(10), log.item_code("007")) == (1, 1, 1)
+    assert log.item_codes(["7", "none", 7]).tolist() == [0, -1, 0]
     with pytest.raises(InputError, match=r"user 11 is not in .*9, 10"):
         log.user_code(11)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -71,7 +72,9 @@ def compiles(module: str, dtype: torch.dtype, backward: bool = False) -> bool:
     try:
         importlib.import_module(module).compile(dtype, backward=backward)
     except _expected() as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = re.sub("\x1b\\[[0-9;]*m", "", f"{type(error).__name__}: {error}").splitlines()[
+            0
+        ]  # numba's are in colour
         _say_once(f"prism runs without its compiled CPU kernels, slower ({reason})")
         return False
     return True

@@ -149,10 +149,25 @@ class Log:
         """Columns user, item, time (seconds), one row per event, by user and time."""
         import polars as pl
 
-        columns = {"user": self.user_ids[self.users], "item": self.item_ids[self.items], "time": self.times}
-        return pl.DataFrame(
-            {name: pl.Series(values.tolist()) if values.dtype == object else values for name, values in columns.items()}
-        )
+        users, items = id_column(self.user_ids[self.users]), id_column(self.item_ids[self.items])
+        return pl.DataFrame({"user": users, "item": items, "time": self.times})
+
+
+def id_column(ids: Ids) -> "pl.Series":
+    """Ids as a column of a table, which has one type: numbers beside text are text there."""
+    import polars as pl
+
+    if ids.dtype != object:
+        return pl.Series(ids)
+    values = ids.tolist()
+    return pl.Series(list(map(str, values)) if numbers_among(ids).any() else values)
+
+
+def numbers_among(ids: Ids) -> NDArray[np.bool_]:
+    """[ids]: which of them are numbers, where others are text."""
+    if ids.dtype != object:
+        return np.zeros(len(ids), dtype=bool)
+    return np.array([isinstance(id_, int) for id_ in ids.tolist()], dtype=bool)
 
 
 def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:

@@ -40,7 +40,7 @@ def read_log(
 
     Columns that are not named are guessed from common names. Every row is an event, repeated rows included;
     events of equal time keep the order of the source. Ids are numbers or text, as the source has them; in a text file
-    they are numbers where all are. `items` is a table about the items, a file or a data frame (see
+    7 is a number, and 007 or A7 is text. `items` is a table about the items, a file or a data frame (see
     `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
     events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M.
     """
@@ -79,7 +79,7 @@ def build_log(
 ) -> Log:
     """A `Log` from a frame with columns user, item, time; `columns` has their names in the source.
 
-    Ids of a source without types are numbers where all of a column are.
+    Of a source without types (`typed`) an id is a number if it is written as one, and text otherwise.
     """
     said = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
     if not events.height:
@@ -153,7 +153,7 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
 
 
 def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
-    """(codes, ids), the ids in increasing order: numbers by value, text by its characters."""
+    """(codes, ids), the ids in increasing order: numbers by value, then text by its characters."""
     if column.dtype.is_float():
         column = whole_numbers(column, where)
     if column.null_count():
@@ -166,14 +166,16 @@ def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
         large = int(column.max()) >= 2**63  # type: ignore[arg-type]
         return _coded_numbers(column.cast(pl.UInt64 if large else pl.Int64).to_numpy())
     text = column if column.dtype == pl.String else column.cast(pl.String)
-    ids = text.unique().sort()
-    numbers = ids.cast(pl.Int64, strict=False)
-    if not typed and not numbers.null_count() and (numbers.cast(pl.String) == ids).all():  # '007' is text, '7' a number
-        ids = ids.gather(numbers.arg_sort())
-        vocabulary = numbers.sort().to_numpy()
-    else:
-        vocabulary = np.array(ids.to_list(), dtype=object)
-    return text.cast(pl.Enum(ids)).to_physical().cast(pl.Int32).to_numpy(), vocabulary
+    ids = pl.DataFrame({"text": text.unique()}).with_columns(number=pl.lit(None, dtype=pl.Int64))
+    if not typed:  # '7' is a number and '007' text, whatever else is in the column
+        number = pl.col("text").cast(pl.Int64, strict=False)
+        ids = ids.with_columns(number=pl.when(number.cast(pl.String) == pl.col("text")).then(number))
+    ids = ids.sort("number", "text", nulls_last=True)
+    codes = text.cast(pl.Enum(ids["text"])).to_physical().cast(pl.Int32).to_numpy()
+    if not ids["number"].null_count():
+        return codes, ids["number"].to_numpy()
+    pairs = zip(ids["number"].to_list(), ids["text"].to_list(), strict=True)
+    return codes, np.array([text if number is None else number for number, text in pairs], dtype=object)
 
 
 def _coded_numbers(values: Ids) -> tuple[Codes, Ids]:

@@ -80,7 +80,7 @@ def _codes(ids: Ids, more: Ids, found: Codes) -> tuple[Ints, Ids]:
     added = more[new]
     if not len(ids):
         return codes, added
-    if len(added) and added.dtype != ids.dtype:  # numbers beside text: ids are then text, as one file would have them
+    if len(added) and added.dtype != ids.dtype:  # numbers beside text, as one file may have them
         return codes, np.array([*ids.tolist(), *added.tolist()], dtype=object)
     return codes, np.concatenate([ids, added]) if len(added) else ids
 
