@@ -45,6 +45,8 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "probe": "prism.probes.command:probe",
         "paper theory": "prism.paper.theory.command:theory",
         "paper capacity": "prism.paper.capacity:capacity",
+        "paper literal": "prism.paper.literal:literal",
+        "paper rank": "prism.paper.rank:rank",
         "paper language": "prism.paper.language.command:language",
         "paper language-ablation": "prism.paper.language.command:language_ablation",
         "paper ablation": "prism.paper.ablation.command:ablation",

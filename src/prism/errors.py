@@ -9,6 +9,10 @@ class InputError(ValueError):
     """Something the user gave cannot be used. The command line prints the text alone and exits with 2."""
 
 
+class DivergedError(InputError):
+    """Training came to numbers that are not finite."""
+
+
 class Note(UserWarning):
     """Something was decided or skipped that the user should know. The command line prints the text alone."""
 

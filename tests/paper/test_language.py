@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.errors import DivergedError
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
@@ -130,6 +131,23 @@ def test_the_order_of_data_depends_on_the_seed_alone(done: Path, texts: Path) ->
         return job.task().batches(0)[0].tolist()
 
     assert first("prism", 0) == first("mamba2", 0) != first("prism", 1)
+
+
+def test_any_mixer_stands_beside_the_papers_and_one_that_diverges_has_infinite_perplexity(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverges(job: Job) -> None:
+        raise DivergedError("the loss is nan at step 1")
+
+    real = Job._train
+    monkeypatch.setattr(Job, "_train", lambda job: diverges(job) if "literal" in job.name else real(job))
+    models = ["prism", "prism:forget=all", "prism:literal"]
+    cli.main(["paper", "language", "--models", *models, *words(texts, tmp_path, "--seeds", "1")])
+    table = (tmp_path / "language.txt").read_text()
+    rows = {name: next(line for line in table.splitlines() if f" {name} " in line) for name in models}
+    assert "inf" in rows["prism:literal"]
+    assert "inf" not in rows["prism:forget=all"]
+    assert "[" not in rows["prism:forget=all"]
 
 
 def test_differences_are_taken_seed_by_seed() -> None:

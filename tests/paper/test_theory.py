@@ -13,7 +13,7 @@ from prism.layers.prism import Prism, PrismConfig
 from prism.ops import delta_rule
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
 from prism.paper.theory import command
-from prism.paper.theory.linear import anchor_errors, degeneracy, forgetting, write_ranks
+from prism.paper.theory.linear import anchor_errors, degeneracy, forget_ranks, forgetting, inverse_entries, write_ranks
 from prism.paper.theory.trained import (
     GELU_SLOPE,
     Tokens,
@@ -33,6 +33,26 @@ def tokens() -> Tokens:
 
 def test_a_token_writes_rank_L_with_its_own_keys_and_rank_1_with_one() -> None:
     assert write_ranks(most=5) == {"independent": [1, 2, 3, 4, 5], "shared": [1] * 5}
+
+
+def test_a_token_forgets_along_one_direction_as_printed_and_along_L_where_it_erases_all() -> None:
+    assert forget_ranks(most=5) == {"first": [1] * 5, "all": [1, 2, 3, 4, 5]}
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 1.9, 2.0])
+def test_the_inverse_of_a_chunk_has_entries_of_at_most_epsilon_with_unit_keys(epsilon: float) -> None:
+    found = max(inverse_entries(epsilon, width=width, seed=seed) for width in (1, 2, 8) for seed in range(5))
+    assert 0.3 * epsilon < found <= epsilon + 1e-9
+
+
+def test_with_longer_keys_the_inverse_has_no_bound() -> None:
+    assert inverse_entries(1.0, size=1.5, width=2) > 1e3
+
+
+def test_the_papers_remark_as_printed_is_of_another_matrix() -> None:
+    """(I − β k kᵀ)⁻¹ = I + β/(1 − β) k kᵀ has entries of any size; the bounded one is the chunk's triangular one."""
+    k = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert torch.linalg.inv(torch.eye(2) - 0.9 * torch.outer(k, k)).max() == pytest.approx(10)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +158,19 @@ def test_the_share_is_1_for_a_write_that_is_the_solvers_and_0_for_none(tokens: T
     assert amortisation(ideal).prism == pytest.approx(1)
     nothing = tokens._replace(write=w._replace(v=torch.cat([read[:, :, None], others], 2)))
     assert amortisation(nothing).prism == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_erasing_where_it_writes_gains_all_that_the_serial_solver_does(steps: int) -> None:
+    """By construction, for identity φ, no gain and one direction; and the printed write of the same layer does not."""
+    fields = {"heads": 2, "steps": steps, "keys": "base", "gain": "none", "nonlinearity": "identity"}
+    shares = {}
+    for name, own in (("exact", {"forget": "all", "residual": "state"}), ("printed", {})):
+        torch.manual_seed(0)
+        layer = PrismConfig(**fields, **own).build(8)
+        shares[name] = amortisation(look_inside(layer, torch.randn(2, 20, 8))).prism
+    assert shares["exact"] == pytest.approx(1)
+    assert abs(shares["printed"] - 1) > 0.1
 
 
 def test_the_command_writes_numbers_claims_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from prism import cli
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.printed import PROBING
 from prism.probes import command as probing
 from prism.probes.command import Job, ProbeSettings, probe, run_jobs
 from prism.probes.report import cell, paper_accuracy
+from prism.probes.settings import RECIPES
 from prism.probes.tasks.base import VOCABULARY, Examples
 from prism.probes.tasks.logic import Mux, Parity
 from prism.probes.tasks.memory import VariableTracking
-from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, batches, run_probe
+from prism.probes.tasks.tracking import RunningParity
+from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, batches, run_probe, watching
 
 SHORT = ProbeTraining(steps=6, batch=8, every=3, watched=32, tested=64)
 TASK = Parity(length=8)
@@ -135,6 +138,39 @@ def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
     assert cell("xor", "gla", [base]) == ("0.900", "not solved")
     assert paper_accuracy("silence-gate", "prism") == 0.66
     assert set(PROBING) == set(probing.PAPER_PROBES)
+
+
+def test_a_recipe_is_where_the_other_options_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ProbeSettings] = []
+    monkeypatch.setattr(Job, "settings_json", lambda job: seen.append(job.settings))
+    monkeypatch.setattr(probing, "run_jobs", lambda jobs, out, processes: {job: job.settings_json() for job in jobs})
+    monkeypatch.setattr(probing, "show_table", lambda found: "")
+    monkeypatch.setattr(probing, "write_whole", lambda *_: None)
+    monkeypatch.setattr(probing, "write_curves", lambda *_: None)
+    monkeypatch.setattr(probing, "has_lengths", lambda found: False)
+    cli.main(["probe", "mqar", "--mixers", "prism"])
+    cli.main(["probe", "mqar", "--mixers", "prism", "--recipe", "released", "--steps", "1500"])
+    probe(("mqar",), mixers=("prism",), recipe="released")
+    ours, shorter, released = seen
+    assert ours == ProbeSettings()
+    assert released == RECIPES["released"]
+    assert shorter == replace(released, training=replace(released.training, steps=1500))
+
+
+def test_the_released_recipe_trains_at_one_rate_on_short_memories() -> None:
+    released = RECIPES["released"]
+    assert {released.training.rate(step) for step in (0, 10, 9999)} == {1e-3}
+    assert (released.probe("mqar").length, released.probe("xor").length) == (64, 128)
+    model = released.model(released.probe("mqar"), "prism")
+    assert (model.dim, model.ffn) == (128, 341)
+
+
+def test_what_is_tested_at_other_lengths_is_watched_at_the_next_of_them() -> None:
+    assert watching(TASK, SHORT, seed=0).tokens.shape == (32, 8)
+    longer = watching(RunningParity(length=4), SHORT, seed=0)
+    assert longer.tokens.shape == (8, 16)
+    tested = RunningParity(length=16).draw(8, seed=0, split="test", batch=1)
+    assert not np.array_equal(longer.tokens, tested.tokens)
 
 
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:

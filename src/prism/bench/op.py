@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prism.bench.erasures import erasure_claims
 from prism.bench.measure import Job, Measurement, copy_rate, in_turns, peak_memory, summarise, threads
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
 from prism.config import at_least
@@ -199,6 +200,10 @@ def op(
     claims = _claims(panels["forward+backward"])
     if "cpu" in chosen and num_threads == 1 and torch.get_num_threads() > 1:
         claims.append(_two_threads(Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size), repeats))
+    if "cpu" in chosen and max(steps) > 1:
+        size_2 = Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size)
+        with threads(num_threads):
+            claims += erasure_claims(tuple(size_2.operands()), repeats)  # type: ignore[arg-type]
     show_claims(claims)
     with threads(num_threads):
         limits = _limits(panels, heads, size)

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from prism.config import one_of
+from prism.errors import InputError
 from prism.layers import mixer_config
+from prism.layers.spelling import read_mixers
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.machine import matmul_rate
@@ -57,6 +59,14 @@ def language_model(name: str, scale: Scale = PAPER, *, equal: bool = False) -> P
     return _config(name, FULL if name == "prism" else {}, scale, match=equal or name != "prism")
 
 
+def spelled_model(text: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSequenceConfig:
+    """Any other mixer as it is spelled, `prism:literal` for one, beside the paper's models."""
+    mixer = read_mixers(text)
+    if len(mixer) > 1:
+        raise InputError(f"model {text!r} is a hybrid, and one mixer is asked for here")
+    return _config(mixer[0].name, mixer[0].fields, scale, match=equal)
+
+
 def ablation(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSequenceConfig:
     """One row of the paper's ablation: a key of `ABLATIONS`."""
     one_of("name", name, tuple(ABLATIONS))
@@ -66,7 +76,7 @@ def ablation(name: str, scale: Scale = PAPER, *, equal: bool = False) -> PrismSe
 
 def _config(mixer: str, fields: dict[str, Any], scale: Scale, *, match: bool) -> PrismSequenceConfig:
     rank = {"solver_rank": scale.solver_rank} if mixer == "prism" else {}
-    fields = {"heads": scale.heads, **fields, **rank}
+    fields = {"heads": scale.heads, **rank, **fields}
     ffn = scale.ffn
     if match:
         like = mixer_config("gated-deltanet", heads=scale.heads)

@@ -11,7 +11,7 @@ import tyro
 from prism.config import at_least, one_of
 from prism.errors import needs
 from prism.files import write_whole
-from prism.probes.report import show_table, write_curves
+from prism.probes.report import has_lengths, show_table, write_curves, write_lengths
 from prism.probes.settings import RECIPES, ProbeSettings, Recipe
 from prism.probes.tasks.base import PAPER_PROBES
 from prism.probes.training import ProbeResult, run_probe
@@ -80,7 +80,7 @@ def probe(
         recipe: Where the options below start: ours, or the training of the code released with the paper.
         settings: Model and training, the same for all.
         processes: Runs at a time, each on one thread.
-        out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png.
+        out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
     needs("matplotlib", extra="plots")  # before hours of training, not after
     at_least("seeds", seeds, 1)
@@ -102,4 +102,8 @@ def probe(
     write_whole(out / "table.txt", show_table(found).encode())
     growths = {job.task: settings.training.growths(settings.probe(job.task)) for job in jobs}
     write_curves(out / "curves.png", found, growths)
-    print(f"wrote {out}/table.txt and {out}/curves.png")
+    written = ["table.txt", "curves.png"]
+    if has_lengths(found):
+        write_lengths(out / "lengths.png", found)
+        written.append("lengths.png")
+    print(f"wrote {', '.join(f'{out}/{name}' for name in written)}")

@@ -51,6 +51,53 @@ def show_table(results: Results) -> str:
     return as_text(title, made)
 
 
+def has_lengths(results: Results) -> bool:
+    """Whether any task was tested at several lengths."""
+    return any(run.longer for run in results.values())
+
+
+def write_lengths(path: Path, results: Results) -> None:
+    """Accuracy over the length of the sequences tested, for tasks that have several: medians, and a dot for each seed.
+
+    One panel per task, one line per mixer; chance is dotted.
+    """
+    plt = pyplot()
+    tasks = list(dict.fromkeys(task for (task, _, _), run in results.items() if run.longer))
+    mixers = list(dict.fromkeys(mixer for task, mixer, _ in results if task in tasks))
+    columns = min(3, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows + 0.8), squeeze=False, sharey=True)
+    for axis in axes.flat[len(tasks) :]:
+        axis.axis("off")
+    for axis, task in zip(axes.flat, tasks, strict=False):
+        first = PROBES[task]().chance
+        for n, mixer in enumerate(mixers):
+            runs = [run for key, run in results.items() if key[:2] == (task, mixer)]
+            if not runs:
+                continue
+            trained = min(int(length) for length in runs[0].longer) // min(PROBES[task].longer)
+            seen = [{trained: run.accuracy} | {int(length): x for length, x in run.longer.items()} for run in runs]
+            lengths = sorted(seen[0])
+            style = {"color": COLOURS[n % len(COLOURS)], "marker": "os^vDPX*"[n % 8]}
+            axis.plot(lengths, [median(one[x] for one in seen) for x in lengths], **style, linewidth=1.5, markersize=5)
+            for one in seen:
+                axis.plot(lengths, [one[x] for x in lengths], **style, linewidth=0, alpha=0.35, markersize=3)
+        axis.axhline(first, color="#7f7f7f", linestyle=":", linewidth=1)
+        axis.set(title=task, ylim=(0, 1.04))
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(lengths, [f"{x:,}" for x in lengths])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("tokens, the first as in training")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accuracy at the last token")
+    lines = [plt.Line2D([], [], color=COLOURS[n % len(COLOURS)], marker="os^vDPX*"[n % 8]) for n in range(len(mixers))]
+    figure.legend(lines, mixers, loc="lower center", ncols=min(len(mixers), 4), frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.04 + 0.03 * -(-len(mixers) // 4), 1, 1))
+    save_figure(path, figure)
+
+
 def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]]) -> None:
     """Accuracy over updates, one panel per task, one line per seed; dotted: chance, and where sequences grow."""
     plt = pyplot()

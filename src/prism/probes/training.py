@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import at_least, fraction, one_of
-from prism.errors import InputError
+from prism.errors import DivergedError, InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import MixerConfig
 from prism.layers.prism import PrismConfig
@@ -94,11 +94,12 @@ class ProbeTraining:
     every: int = 100
     """Updates between looks at the accuracy."""
     watched: int = 512
-    """Examples of such a look: other ones than those of the final test."""
+    """Examples of such a look, other ones than those of the final test; of a task that is tested at other lengths too
+    a share of them, at the next of these lengths."""
     tested: int = 2048
     """Examples of the final test."""
     solved: float = 0.998
-    """Training ends when two looks in a row see this accuracy, unless the task is tested at other lengths too."""
+    """Training ends when two looks in a row see this accuracy."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "warmup", "first", "every", "watched", "tested"):
@@ -180,20 +181,19 @@ def run_probe(
     net = model.build()
     began, curve, losses = time.perf_counter(), [], []
     optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=training.weight_decay)
-    watched = probe.draw(training.watched, seed=seed, split="test", batch=0)
+    watched = watching(probe, training, seed)
     for step, (tokens, labels) in enumerate(batches(probe, training, seed)):
         losses.append(_update(net, optimiser, tokens, labels, training.rate(step), training.clip))
         if (step + 1) % training.every and step + 1 < training.steps:
             continue
         loss = float(torch.stack(losses).mean())
         if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} by step {step + 1}: try a smaller lr, now {training.lr}")
+            raise DivergedError(f"the loss is {loss} by step {step + 1}: try a smaller lr, now {training.lr}")
         curve.append(Look(step=step + 1, loss=loss, accuracy=accuracy(net, watched)))
         losses.clear()
         if watch is not None:
             watch(curve[-1])
-        # what has to hold at other lengths too goes on getting better there after it is solved at its own
-        if not probe.longer and _solved(curve, training.solved) == curve[-2:]:
+        if _solved(curve, training.solved) == curve[-2:]:
             break
     pair = _solved(curve, training.solved)
     result = ProbeResult(
@@ -212,6 +212,16 @@ def run_probe(
         },
     )
     return result, net
+
+
+def watching(probe: Probe, training: ProbeTraining, seed: int) -> Examples:
+    """What the looks see; of a task that is tested at other lengths too, fewer and longer sequences.
+
+    What is tracked goes on getting better at other lengths long after it is solved at its own.
+    """
+    times = min(probe.longer, default=1)
+    longer = replace(probe, length=times * probe.length)
+    return longer.draw(max(1, training.watched // times), seed=seed, split="test", batch=0)
 
 
 def batches(probe: Probe, training: ProbeTraining, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device
 from torch import Tensor, nn
 
-from prism.errors import InputError, Note
+from prism.errors import DivergedError, InputError, Note
 from prism.machine import pick_device
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
@@ -159,7 +159,7 @@ class Loop:
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
         good = f"the last good checkpoint is {self.saved}" if self.saved else "no checkpoint was written yet"
-        raise InputError(
+        raise DivergedError(
             f"{what} at step {self.at.step + 1} (epoch {self.at.epoch + 1}, batch {group.start}: {held}); "
             f"{good}; try a smaller lr, now {self.config.lr}"
         )
@@ -205,7 +205,7 @@ class Loop:
         found = [self.task.evaluate(self.bare) if self.accelerator.is_main_process else None]
         metrics = cast(dict[str, float], broadcast_object_list(found)[0])
         if not isfinite(metrics[monitor]):
-            raise InputError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
+            raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics
 
     def _say(self, at: Position, metrics: dict[str, float], seconds: float) -> None:

@@ -38,13 +38,15 @@ LITERAL: dict[str, Any] = {
 }
 # Ours, beyond the paper: erase along every direction that is written along, by up to 2, and write the target alone.
 REWRITE: dict[str, Any] = {"forget": "all", "reflect": True, "residual": "state"}
+# The same without a decay: for what has to be kept however long the sequence is.
+TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrismFields(MixerConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
 
     steps: int = 2
     """L, refinement steps per token and the rank of its write; 0 is Gated DeltaNet's write β v kᵀ."""

@@ -6,6 +6,7 @@ from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
+from math import inf
 from os import cpu_count
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from tyro.conf import OmitArgPrefixes
 
 from prism.config import at_least, one_of
-from prism.errors import InputError
+from prism.errors import DivergedError, InputError
 from prism.lm.data.shards import read_shards
 from prism.lm.data.text import read_documents
 from prism.lm.data.tokenizer import load_tokenizer
@@ -52,7 +53,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """Of its checkpoints and, at the end, its model."""
-        return self.out / f"{self.name.replace(' ', '-')}-seed{self.seed}"
+        return self.out / f"{self.name.replace(' ', '-').replace(':', '@')}-seed{self.seed}"
 
     def path(self, out: Path) -> Path:
         """Where its result lies."""
@@ -85,7 +86,10 @@ class Job:
         quiet()
         start = time.process_time()
         if not (self.folder / "model").is_dir():
-            self._train()
+            try:
+                self._train()
+            except DivergedError as error:
+                return self._diverged(str(error), time.process_time() - start)
         lm, _ = load_language_model(self.folder / "model")
         log = read_journal(self.folder / "log.jsonl")
         size = self.settings.batch * self.settings.length
@@ -97,6 +101,17 @@ class Job:
             curve=tuple(curve),
             metrics=metrics,
         )
+
+    def _diverged(self, reason: str, seconds: float) -> LanguageRun:
+        """A run that came to no end is a result: its perplexities are infinite."""
+        texts = [name for name in ("test", "other") if getattr(self.texts, name)]
+        names = ["valid", *texts, *(f"{name}_bits" for name in texts)]
+        vocabulary = len(load_tokenizer(self.out / "tokenizer"))
+        with torch.device("meta"):
+            lm = PrismSequenceForCausalLM(study_model(self.name, self.settings, vocabulary))
+        count = sum(weight.numel() for weight in lm.parameters())
+        metrics = dict.fromkeys(names, inf)
+        return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=metrics, diverged=reason)
 
     def _train(self) -> None:
         words, task = load_tokenizer(self.out / "tokenizer"), self.task()
@@ -153,7 +168,8 @@ def language(
     """The paper's five language models, small, on one text: perplexity beside the paper's; run again, it continues.
 
     Args:
-        models: Some of prism, gated-deltanet, mamba2, efla, pgdn.
+        models: Some of prism, gated-deltanet, mamba2, efla, pgdn; and other mixers with their fields, prism:literal,
+            which stand in the table without a figure of the paper's.
         seeds: Runs of each, with seeds 0, 1, …
         texts: What is read.
         data_dir: Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval).
@@ -162,7 +178,8 @@ def language(
         out: Folder of the runs, shared with `prism paper language-ablation`; language.txt and language.png.
     """
     for name in models:
-        one_of("models", name, tuple(PARAMETERS))
+        if name not in PARAMETERS and ":" not in name:
+            one_of("models", name, tuple(PARAMETERS))
     runs = study(models, seeds, texts, data_dir, settings, processes, out)
     write_report("language", runs, out, _about(settings, data_dir))
 

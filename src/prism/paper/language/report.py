@@ -25,6 +25,8 @@ class LanguageRun:
     """(tokens trained on, validation perplexity)."""
     metrics: dict[str, float]
     """Names of `HEADINGS`, as far as there are texts and tasks for them."""
+    diverged: str = ""
+    """Why training came to no end, if it did not; the perplexities are infinite then."""
 
     def to_json(self) -> dict[str, Any]:
         """As a file keeps it."""
@@ -55,6 +57,8 @@ FULL = ("prism", "full")
 
 def paper_figure(table: str, name: str, metric: str) -> float | None:
     """What the paper prints in this place of its table, if it does. Its other text is WikiText."""
+    if table == "language" and name not in SCORES:
+        return None
     if table == "language":
         (wiki, lambada, *_), accuracy = SCORES[name]
         valid, test = PERPLEXITY[name]
@@ -78,7 +82,7 @@ def differences(runs: Runs) -> list[Row]:
         Row(
             name,
             tuple(
-                {metric: value - full[seed][metric] for metric, value in run.metrics.items()}
+                {metric: value - full[seed][metric] for metric, value in run.metrics.items() if metric in full[seed]}
                 for (n, seed), run in runs.items()
                 if n == name
             ),
@@ -99,11 +103,11 @@ def _value(row: Row, metric: str, sign: str = "") -> str:
 def main_table(name: str, runs: Runs) -> Table:
     """Ours, the paper's in brackets."""
     rows = rows_of(runs)
-    metrics = [metric for metric in HEADINGS if metric in rows[0].runs[0]]
+    metrics = _measured(rows)
     found = []
     for row in rows:
         parameters = f"{runs[row.name, 0].parameters / 1e6:.3f}M"
-        if name == "language":
+        if name == "language" and row.name in PARAMETERS:
             parameters += f" [{PARAMETERS[row.name]:.2f}M]"
         cells = []
         for metric in metrics:
@@ -111,6 +115,11 @@ def main_table(name: str, runs: Runs) -> Table:
             cells.append(_value(row, metric) + ("" if printed is None else f" [{printed:.{_places(metric)}f}]"))
         found.append([row.name, parameters, *cells])
     return table(["model", "parameters", *(HEADINGS[metric] for metric in metrics)], found)
+
+
+def _measured(rows: list[Row]) -> list[str]:
+    """What every run has; one that diverged has no accuracies."""
+    return [metric for metric in HEADINGS if all(metric in run for row in rows for run in row.runs)]
 
 
 def _places(metric: str) -> int:
@@ -123,7 +132,7 @@ def difference_table(name: str, runs: Runs) -> Table | None:
     if not rows:
         return None
     full = next(one for one, _ in runs if one in FULL)
-    metrics = [metric for metric in HEADINGS if metric in rows[0].runs[0]]
+    metrics = _measured(rows)
     found = []
     for row in rows:
         cells = []
@@ -165,8 +174,8 @@ def write_curves(path: Path, runs: Runs) -> None:
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(7.5, 4.6))
     for n, name in enumerate(dict.fromkeys(name for name, _ in runs)):
-        curves = [run.curve for (other, _), run in runs.items() if other == name]
-        tokens = [point[0] / 1e6 for point in curves[0]]
+        curves = [run.curve for (other, _), run in runs.items() if other == name and not run.diverged]
+        tokens = [point[0] / 1e6 for point in curves[0]] if curves else []
         values = [[curve[place][1] for curve in curves] for place in range(len(tokens))]
         colour = COLOURS[n % len(COLOURS)]
         axis.plot(tokens, [fmean(v) for v in values], "o-", label=name, color=colour, linewidth=1.4, markersize=3)

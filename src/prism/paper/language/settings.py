@@ -6,8 +6,9 @@ from pathlib import Path
 from prism.config import at_least
 from prism.errors import InputError
 from prism.lm.hf.config import PrismSequenceConfig
-from prism.lm.recipes import ABLATIONS, Scale, ablation, language_model
+from prism.lm.recipes import ABLATIONS, Scale, ablation, language_model, spelled_model
 from prism.lm.train import file_names
+from prism.printed import PARAMETERS
 from prism.recommend.data.places import locate
 from prism.train.config import TrainConfig
 
@@ -101,7 +102,7 @@ class StudySettings:
 
 
 def study_model(name: str, settings: StudySettings, vocabulary: int) -> PrismSequenceConfig:
-    """A model of either table, with the parameters of Gated DeltaNet."""
+    """A model of either table, or a mixer as it is spelled, with the parameters of Gated DeltaNet."""
     scale = Scale(
         dim=settings.dim,
         layers=settings.layers,
@@ -110,4 +111,6 @@ def study_model(name: str, settings: StudySettings, vocabulary: int) -> PrismSeq
         ffn=max(1, round(settings.dim / 6)) * 16,  # 8/3 of the width
         solver_rank=max(1, settings.dim // 6),  # as the paper's 128 at a width of 768
     )
-    return (ablation if name in ABLATIONS else language_model)(name, scale, equal=True)
+    if name in ABLATIONS:
+        return ablation(name, scale, equal=True)
+    return (language_model if name in PARAMETERS else spelled_model)(name, scale, equal=True)

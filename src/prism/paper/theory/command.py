@@ -16,7 +16,7 @@ from prism.config import at_least
 from prism.display.tables import show
 from prism.files import write_whole
 from prism.paper.theory import plots as theory_plots
-from prism.paper.theory.linear import anchor_errors, degeneracy, forgetting, write_ranks
+from prism.paper.theory.linear import anchor_errors, degeneracy, forget_ranks, forgetting, inverse_entries, write_ranks
 from prism.paper.theory.trained import (
     GELU_SLOPE,
     Amortisation,
@@ -31,6 +31,8 @@ from prism.probes.tasks.base import PROBES
 
 GAMMAS = (0.5, 0.8, 0.95)
 DEPTHS = (1, 2, 4)
+# Our write beyond the paper: what the state holds already is taken away exactly, along every direction.
+EXACT = "prism:forget=all,residual=state"
 
 
 def theory(
@@ -61,7 +63,8 @@ def theory(
 
 def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
     """What needs no trained model."""
-    ranks = write_ranks()
+    ranks, forget = write_ranks(), forget_ranks()
+    inverses = {epsilon: inverse_entries(epsilon) for epsilon in (0.5, 1.0, 2.0)}
     theory_plots.ranks(out / "rank.png", ranks)
     errors = forgetting()
     theory_plots.errors(out / "forgetting.png", errors)
@@ -78,6 +81,17 @@ def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
             most=0,
         ),
         Claim(text="rank with shared keys", measured=float(max(ranks["shared"])), most=1),
+        Claim(text="rank of a token's forgetting, as printed", measured=float(max(forget["first"])), most=1),
+        Claim(
+            text="the same with forget=all, less L, largest",
+            measured=float(np.abs(np.array(forget["all"]) - depths).max()),
+            most=0,
+        ),
+        *(
+            Claim(text=f"entries of a chunk's inverse over ε = {epsilon:g}", measured=largest / epsilon, most=1 + 1e-9)
+            for epsilon, largest in inverses.items()
+        ),
+        Claim(text="the same at ε = 1 with keys of length 1.5", measured=inverse_entries(1.0, size=1.5)),
         Claim(
             text="forgetting, worst γ at each lag, over its ln T bound",
             measured=float((errors.envelope / errors.envelope_bound).max()),
@@ -111,6 +125,8 @@ def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
     ]
     numbers = {
         "rank": ranks,
+        "forgetting rank": forget,
+        "inverse": inverses,
         "forgetting": {name: np.asarray(value).tolist() for name, value in asdict(errors).items()},
         "anchor": [asdict(a) for a in anchors],
         "degeneracy": asdict(states),
@@ -122,7 +138,7 @@ def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple
     """What is measured in models, before training and after, the last layer of each."""
     found: dict[str, Any] = {}
     shares: dict[str, dict[int, list[Amortisation]]] = {
-        name: {depth: [] for depth in DEPTHS} for name in ("untrained", "trained")
+        name: {depth: [] for depth in DEPTHS} for name in ("untrained", "trained", "erasing where it writes")
     }
     accuracies: list[float] = []
     slopes: list[Slopes] = []
@@ -133,6 +149,9 @@ def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple
             shares[name][depth].append(amortisation(layers[-1]))
             record = asdict(shares[name][depth][-1]) | {"accuracy": accuracy}
             found[f"amortisation, L={depth}, seed {seed}, {name}"] = record
+        given = {"task": task, "updates": updates, "length": length, "seed": seed}
+        exact, _ = trained_layers(depth, mixer=EXACT, **given)  # type: ignore[arg-type]
+        shares["erasing where it writes"][depth].append(amortisation(exact[-1]))
         accuracies.append(accuracy)
         slopes.append(refinement_slopes(layers[-1]))
         found[f"slopes, L={depth}, seed {seed}"] = asdict(slopes[-1])
@@ -172,6 +191,10 @@ def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple
             least=0.5,
         ),
         Claim(
+            text=f"the same, L={DEPTHS[-1]}: {EXACT}",
+            measured=median(one.prism for one in shares["erasing where it writes"][DEPTHS[-1]]),
+        ),
+        Claim(
             text=f"the same, L={DEPTHS[-1]}: Gated DeltaNet's one-shot write",
             measured=median(one.one_shot for one in last),
         ),
@@ -195,6 +218,7 @@ def show_shares(shares: dict[str, dict[int, list[Amortisation]]]) -> None:
     kinds: dict[str, tuple[str, Callable[[Amortisation], float]]] = {
         "PRISM's, untrained": ("untrained", lambda one: one.prism),
         "PRISM's, trained": ("trained", lambda one: one.prism),
+        f"{EXACT}, trained": ("erasing where it writes", lambda one: one.prism),
         "one-shot β v kᵀ": ("trained", lambda one: one.one_shot),
         "nonlinear_delta, 1 step": ("trained", lambda one: one.serial[1]),
         "nonlinear_delta, 8 steps": ("trained", lambda one: one.serial[8]),

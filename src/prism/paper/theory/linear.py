@@ -31,6 +31,38 @@ def write_ranks(most: int = 8, width: int = 8) -> dict[str, list[int]]:
     return found
 
 
+@torch.no_grad()
+def forget_ranks(most: int = 8, width: int = 8) -> dict[str, list[int]]:
+    """The rank of what one token takes out of the state, I − A_t / α_t, for L = 1 … `most`; by what is erased."""
+    found: dict[str, list[int]] = {}
+    for forget in ("first", "all"):
+        found[forget] = []
+        for steps in range(1, most + 1):
+            torch.manual_seed(steps)
+            layer = PrismConfig(heads=1, steps=steps, forget=forget).build(width).double()  # type: ignore[arg-type]
+            write, _ = layer.write(torch.randn(1, width, dtype=torch.float64))  # type: ignore[operator]
+            strength = write.beta[0, 0] if write.erase is None else write.erase[0, 0]
+            kept = torch.eye(width, dtype=torch.float64)
+            for epsilon, k in zip(strength[: steps if forget == "all" else 1], write.k[0, 0], strict=False):
+                kept = kept - epsilon * torch.outer(kept @ k, k)
+            gone = torch.eye(width, dtype=torch.float64) - kept
+            found[forget].append(int(torch.linalg.matrix_rank(gone, atol=1e-10, rtol=0)))
+    return found
+
+
+def inverse_entries(epsilon: float, *, length: int = 64, width: int = 4, size: float = 1.0, seed: int = 0) -> float:
+    """The largest entry, off the diagonal, of the inverse that a chunk solves: (I + strict_lower(ε K Kᵀ))⁻¹.
+
+    Entry (i, j) is −ε k_iᵀ Π_{j<m<i} (I − ε k_m k_mᵀ) k_j: with ‖k‖ ≤ 1 and ε ≤ 2 no factor expands, and it is at
+    most ε. Keys are random and of length `size`.
+    """
+    g = torch.Generator().manual_seed(seed)
+    k = size * F.normalize(torch.randn(length, width, dtype=torch.float64, generator=g), dim=-1)
+    core = torch.eye(length, dtype=torch.float64) + (epsilon * k @ k.T).tril(-1)
+    inverse = torch.linalg.solve_triangular(core, torch.eye(length, dtype=torch.float64), upper=False)
+    return float(inverse.tril(-1).abs().max())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forgetting:
     """What becomes of errors, by simulation of a channel h ← (λ + ε) h, λ = 1 − γ, ε of variance Kγ²."""

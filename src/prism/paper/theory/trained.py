@@ -1,8 +1,9 @@
 """The paper's theory of PRISM's operands, measured on a trained layer: spectrum, stability, and the amortisation.
 
 The amortisation. A token of the layer meets S⁰ = α S_{t−1}, its key k = k^(1) and its target v. The solver that PRISM
-stands for lowers J(S) = ½‖φ(S k) − v‖², φ = GELU, by L gradient steps of size β^(1) from S⁰ (`nonlinear_delta`). Any
-write leads from S⁰ to some S. What it achieves is the share
+stands for lowers J(S) = ½‖φ(S k) − v‖², φ the layer's own, by L gradient steps of size β^(1) from S⁰ (of size β^(l)
+where the layer erases along each direction, by β^(l)): `nonlinear_delta`. Any write leads from S⁰ to some S. What it
+achieves is the share
 
     Σ_t [J(S⁰_t) − J(S_t)] / Σ_t [J(S⁰_t) − J(S_t^{serial, L})]
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from prism.layers.base.pace import Write
 from prism.layers.prism import Prism
+from prism.layers.spelling import with_options
 from prism.ops.delta.definition import one_token
 from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
 from prism.probes.settings import ProbeSettings
@@ -42,15 +44,21 @@ class Tokens(NamedTuple):
 
 
 def trained_layers(
-    steps: int, *, task: str = "palindrome", updates: int = 1500, length: int = 16, seed: int = 0
+    steps: int,
+    *,
+    mixer: str = "prism",
+    task: str = "palindrome",
+    updates: int = 1500,
+    length: int = 16,
+    seed: int = 0,
 ) -> tuple[list[Tokens], float]:
-    """The layers of a probe model of depth L = `steps`, trained until solved or for `updates`; its accuracy.
+    """The layers of a probe model of `mixer` with L = `steps`, trained until solved or for `updates`; its accuracy.
 
     They are seen on 16 test sequences.
     """
     probe = PROBES[task](length=length)
     training = ProbeTraining(steps=max(updates, 1), every=50, lr=ProbeTraining.lr if updates else 1e-12)
-    config = ProbeSettings().model(probe, f"prism:steps={steps}")
+    config = ProbeSettings().model(probe, with_options(mixer, f"steps={steps}"))
     result, net = run_probe(probe, config, training, seed=seed)
     inputs: list[Tensor] = []
     layers = [part for part in net.modules() if isinstance(part, Prism)]
@@ -70,11 +78,13 @@ def look_inside(layer: Prism, x: Float[Tensor, "B T D"]) -> Tokens:
     write, _ = layer.write(u)
     H, V, L = layer.config.heads, layer.V, layer.config.steps
     parts = dict(zip(layer.sizes, layer.project(u).split(list(layer.sizes.values()), -1), strict=True))
-    assert layer.gain_bias is not None
     assert write.log_alpha is not None
-    gain = parts["gain"].unflatten(-1, (H, L, V)) + layer.gain_bias
+    gain = torch.ones_like(write.v)
+    if layer.gain_bias is not None:
+        gain = parts["gain"].unflatten(-1, (H, L, V)) + layer.gain_bias
     anchor, v = u.unflatten(-1, (H, V)), parts["v"].unflatten(-1, (H, V))
-    rows = Write(*(y.flatten(0, 1) for y in write if y is not None))  # without `erase`, which is β of the first key
+    write = write._replace(erase=write.beta[..., 0] if write.erase is None else write.erase)
+    rows = Write(*(y.flatten(0, 1) for y in _whole(write)))
     return Tokens(
         layer=layer,
         anchor=anchor.flatten(0, 1),
@@ -85,15 +95,21 @@ def look_inside(layer: Prism, x: Float[Tensor, "B T D"]) -> Tokens:
     )
 
 
+def _whole(write: Write) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The operands of a write that has a decay and an erasure."""
+    assert write.log_alpha is not None
+    assert write.erase is not None
+    return write.q, write.k, write.v, write.beta, write.log_alpha, write.erase
+
+
 def _states_before(write: Write) -> Float[Tensor, "B T H V K"]:
     """S_{t−1} of every token, by the definition."""
-    assert write.log_alpha is not None
     B, T, H, _, K = write.k.shape
     S, before = write.v.new_zeros(B, H, write.v.shape[-1], K), []
     for t in range(T):
         before.append(S)
-        q, k, v, beta, log_alpha = (y[:, t] for y in (write.q, write.k, write.v, write.beta, write.log_alpha))
-        _, S = one_token(q, k, v, beta, log_alpha, beta[..., 0], S, 1.0)
+        q, k, v, beta, log_alpha, erase = (y[:, t] for y in _whole(write))
+        _, S = one_token(q, k, v, beta, log_alpha, erase, S, 1.0)
     return torch.stack(before, 1)
 
 
@@ -161,33 +177,37 @@ class Amortisation:
 @torch.no_grad()
 def amortisation(tokens: Tokens, depths: tuple[int, ...] = (1, 2, 4, 8)) -> Amortisation:
     """Every token from its own S⁰."""
-    w, k = tokens.write, tokens.write.k[:, :, 0]
+    w, k, config = tokens.write, tokens.write.k[:, :, 0], tokens.layer.config
     assert w.log_alpha is not None
     start = w.log_alpha.exp().to(k.dtype)[..., None, None] * tokens.before
-    beta = w.beta[..., 0]
+    beta, curved = w.beta[..., 0], config.nonlinearity == "gelu"
 
     def gained(S: Tensor) -> float:
-        return float(_objective(start, k, tokens.v).sum() - _objective(S, k, tokens.v).sum())
+        before, after = (_objective(X, k, tokens.v, curved).sum() for X in (start, S))
+        return float(before - after)
 
-    def serial(depth: int) -> Tensor:
-        step = nonlinear_delta_step(w.q, k, tokens.v, beta, w.log_alpha, steps=depth, state=tokens.before)
+    def serial(depth: int, size: Tensor = beta) -> Tensor:
+        given = (w.q, k, tokens.v, size, w.log_alpha)
+        step = nonlinear_delta_step(*given, steps=depth, nonlinearity=config.nonlinearity, state=tokens.before)
         return step[1].to(k.dtype)
 
     erased = start - beta[..., None, None] * torch.einsum("nhvk,nhk,nhj->nhvj", start, k, k)
-    prism = erased + torch.einsum("nhl,nhlv,nhlk->nhvk", w.beta, w.v, w.k)
+    _, prism = one_token(*_whole(w), tokens.before, 1.0)
     one_shot = erased + torch.einsum("nh,nhv,nhk->nhvk", beta, tokens.v, k)
-    unit = gained(serial(tokens.layer.config.steps))
+    unit = gained(serial(config.steps, w.beta if config.forget == "all" else beta))
     read = torch.einsum("nhvk,nhk->nhv", start, k)
-    slope = torch.ops.aten.gelu_backward(torch.ones_like(read), read)
+    slope = torch.ones_like(read)
+    slope = torch.ops.aten.gelu_backward(slope, read) if curved else slope
     pair = torch.stack([tokens.gain[:, :, 0].flatten(), slope.flatten()])
     return Amortisation(
         prism=gained(prism) / unit,
         one_shot=gained(one_shot) / unit,
         serial={depth: gained(serial(depth)) / unit for depth in depths},
-        anchor_cosine=float(F.cosine_similarity(tokens.anchor, F.gelu(read), dim=-1).mean()),
+        anchor_cosine=float(F.cosine_similarity(tokens.anchor, F.gelu(read) if curved else read, dim=-1).mean()),
         gain_correlation=float(torch.corrcoef(pair)[0, 1]),
     )
 
 
-def _objective(S: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "N H"]:
-    return (F.gelu(torch.einsum("nhvk,nhk->nhv", S, k)) - v).square().sum(-1) / 2
+def _objective(S: Tensor, k: Tensor, v: Tensor, curved: bool) -> Float[Tensor, "N H"]:
+    read = torch.einsum("nhvk,nhk->nhv", S, k)
+    return ((F.gelu(read) if curved else read) - v).square().sum(-1) / 2
