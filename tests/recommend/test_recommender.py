@@ -14,6 +14,7 @@ from support import tiny
 
 import prism
 from prism.errors import InputError
+from prism.recommend.config import FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.recommender import Recommender
 
@@ -200,6 +201,15 @@ def test_a_run_is_not_mixed_with_another(tmp_path: Path) -> None:
     other = replace(tiny.log(), times=tiny.log().times + 1)
     with pytest.raises(InputError, match="holds a run on other events"):
         Recommender.fit(other, FAST, out=tmp_path, progress=False)
+
+
+def test_the_papers_protocol_reports_the_papers_cut_offs_unless_others_are_given() -> None:
+    assert FitConfig().ranks == (10, 50, 200)
+    assert FitConfig(protocol="paper").ranks == (100, 200, 500)
+    assert FitConfig(protocol="paper", cutoffs=(10,)).ranks == (10,)
+    paper = FitConfig(protocol="paper")
+    assert FitConfig.from_json(paper.to_json()) == paper
+    assert not FitConfig().differences(FitConfig(cutoffs=(10, 50, 200)))  # of a run begun when they were spelled out
 
 
 def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:

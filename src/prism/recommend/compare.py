@@ -161,7 +161,7 @@ def baseline(name: str, divided: Split, config: FitConfig, out: Path) -> Metrics
 
     def found() -> Evaluation:
         scorer = BASELINES[name]().fit(divided.train)
-        return evaluate(scorer, divided.log, divided.test, cutoffs=config.cutoffs)
+        return evaluate(scorer, divided.log, divided.test, cutoffs=config.ranks)
 
     return once(out / f"{name}.json", found)
 

@@ -14,7 +14,7 @@ from prism.models.backbone import BackboneConfig
 from prism.recommend.data.items import ItemValues, check_features
 from prism.recommend.data.splits import PROTOCOLS
 from prism.recommend.defaults import OPTIONS, Chosen, Facts, choices
-from prism.recommend.evaluation.metrics import CUTOFFS
+from prism.recommend.evaluation.metrics import CUTOFFS, PAPER_CUTOFFS
 from prism.recommend.model.experts import check_experts
 from prism.recommend.model.recommender import RecommenderConfig, RecommenderModel
 from prism.recommend.training.objectives import ObjectiveConfig
@@ -65,8 +65,9 @@ class FitConfig:
     """How events are divided: global-time, leave-one-out, paper, or all (every event trains, none is asked about)."""
     exclude_seen: bool | None = None
     """Whether items of the history are left out of recommendations; None: as the protocol does."""
-    cutoffs: tuple[int, ...] = CUTOFFS
-    """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best."""
+    cutoffs: tuple[int, ...] | None = None
+    """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best. None: 10, 50 and 200,
+    and with the paper's protocol 100, 200 and 500, as its tables have them."""
     context: int | None = None
     """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
     batching: BatchConfig = field(default_factory=BatchConfig)
@@ -79,9 +80,9 @@ class FitConfig:
         check_features(self.features)
         if self.context is not None:
             at_least("context", self.context, 1)
-        if not self.cutoffs:
+        if not self.ranks:
             raise InputError("cutoffs is empty: give at least one rank, e.g. 10")
-        for cutoff in self.cutoffs:
+        for cutoff in self.ranks:
             at_least("cutoffs", cutoff, 1)
         check_experts(self.experts or ())
         if not self.minutes > 0:
@@ -91,6 +92,13 @@ class FitConfig:
                 "bce gives no probabilities that experts could be mixed with: use another loss or --experts"
             )
         self._open_model()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The cut-offs that count."""
+        if self.cutoffs is not None:
+            return self.cutoffs
+        return PAPER_CUTOFFS if self.protocol == "paper" else CUTOFFS
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -173,8 +181,8 @@ class FitConfig:
         groups = {"batching": BatchConfig, "objective": ObjectiveConfig, "train": TrainConfig}
         for name, group in groups.items():
             values[name] = from_fields(group, values.get(name, {}), where=name)
-        for name in ("features", "cutoffs"):
-            values[name] = tuple(values.get(name, ()))
+        values["features"] = tuple(values.get("features", ()))
+        values["cutoffs"] = None if values.get("cutoffs") is None else tuple(values["cutoffs"])
         known = values.get("experts", ())  # older runs have none
         values["experts"] = None if known is None else tuple(known)
         # older runs keep the fields of the mixer apart
@@ -183,4 +191,5 @@ class FitConfig:
 
     def differences(self, other: "FitConfig") -> list[str]:
         """`field is theirs there and ours here` where two configs are not of the same run."""
-        return differences(asdict(self), asdict(other))
+        mine, theirs = (asdict(one) | {"cutoffs": one.ranks} for one in (self, other))
+        return differences(mine, theirs)

@@ -125,7 +125,7 @@ class Recommender:
             experts=self.experts,
             context=self.context,
             seed=config.train.seed,
-            cutoffs=config.cutoffs,
+            cutoffs=config.ranks,
         )
 
     def fit_experts(self, known: bool = False) -> None:
@@ -352,7 +352,7 @@ class Recommender:
         queries = self.split.valid if valid else self.split.test
         if not len(queries):
             raise InputError("there is nothing to evaluate on: every event trained, or the events are not here")
-        return evaluate(scorer, self.log, queries, cutoffs=self.config.cutoffs)
+        return evaluate(scorer, self.log, queries, cutoffs=self.config.ranks)
 
     def history(
         self, user: object, history: Sequence[object] | Ids | None, times: Sequence[Moment] | Ints | None

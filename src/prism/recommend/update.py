@@ -208,7 +208,7 @@ def _predicted(before: Recommender, merged: Merged) -> dict[str, float]:
         return {}
     queries = Queries(users=users[asked], positions=events[asked], candidates=before.model.items, remove_seen=False)
     step = max(1, len(queries) // before.config.batching.valid_queries)
-    found = evaluate(before.scorer, log, queries[::step], cutoffs=before.config.cutoffs, samples=1)
+    found = evaluate(before.scorer, log, queries[::step], cutoffs=before.config.ranks, samples=1)
     return {name: found[name] for name in found.values}
 
 

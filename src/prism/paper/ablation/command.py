@@ -108,7 +108,7 @@ def run_ablation(
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     rows = compare_on(divided, config, configs, seeds, out, progress=progress, processes=processes)
     parts = _parts([row.name for row in rows if row.runs], configs, out, seeds, divided.train.n_items)
-    show_parts(f"{log.name}, {config.protocol}, test", parts, rows, config.cutoffs)
+    show_parts(f"{log.name}, {config.protocol}, test", parts, rows, config.ranks)
     record: dict[str, Any] = {
         "machine": machine(),
         "data": log.name,
@@ -125,7 +125,7 @@ def run_ablation(
 
 def _parts(names: list[str], configs: dict[str, FitConfig], out: Path, seeds: int, items: int) -> list[Part]:
     """A row for each name, from what the runs left in `out`."""
-    cutoffs = configs[FULL].cutoffs
+    cutoffs = configs[FULL].ranks
     found = {}
     for name in names:
         files = [run_folder(out, name, seed) / "test.json" for seed in range(seeds)]

@@ -138,7 +138,7 @@ def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> lis
     log, test = divided.log, divided.test
     scorers: dict[str, Any] = {name: one.recommender.scorer for name, one in trained.items()}
     scorers |= {name: BASELINES[name]().fit(divided.train) for name in usable(divided.train)[0]}
-    cutoffs = next(iter(trained.values())).recommender.config.cutoffs
+    cutoffs = next(iter(trained.values())).recommender.config.ranks
 
     def everyone(queries: Queries) -> dict[str, Evaluation]:
         return {name: evaluate(scorer, log, queries, cutoffs=cutoffs) for name, scorer in scorers.items()}

@@ -112,7 +112,7 @@ def _asked(question: Question, report: Report) -> dict[str, Any]:
         ],
         "intervals": [
             Markup(interval_chart(interval_rows(question, metric), x_label=_title(metric)))
-            for metric in (report.metric, f"hit@{report.config.cutoffs[0]}")
+            for metric in (report.metric, f"hit@{report.config.ranks[0]}")
         ],
         "hits": Markup(hits(question)),
         "lengths": Markup(by_length(question, report.metric)),

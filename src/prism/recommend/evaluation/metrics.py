@@ -17,6 +17,8 @@ from prism.errors import InputError
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CUTOFFS = (10, 50, 200)
+# Those of the paper's tables.
+PAPER_CUTOFFS = (100, 200, 500)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
