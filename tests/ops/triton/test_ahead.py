@@ -6,19 +6,30 @@ import torch
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'prism-sequence[gpu]'")
 from prism.ops.triton.ahead import KERNELS, SHARED_LIMIT, TARGETS, Compiled, compile_delta
 
-# Kernels that keep everything in registers; the others spill (docs/gpu.md has the table).
-WITHOUT_SPILLS = {"prepare"}
 
-
-def check(found: Compiled) -> None:
-    assert found.products > 0
+def check(found: Compiled, L: int) -> None:
+    assert found.ordinary == 0
+    assert (found.products > 0) == (found.dots > 0)
     assert found.shared <= SHARED_LIMIT[found.target]
-    if found.kernel in WITHOUT_SPILLS:
+    if L <= 2:
         assert found.spilled == 0
 
 
-def test_one_kernel_compiles_for_an_h100() -> None:
-    check(compile_delta("prepare", "sm_90", L=2, K=64, V=64))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_keeps_to_its_registers_on_an_a100_which_has_the_least(kernel: str) -> None:
+    found = compile_delta(kernel, "sm_80", L=2, K=128, V=128)
+    check(found, L=2)
+    assert (found.dots > 0) == (kernel != "one_token")
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_the_forward_keeps_to_its_registers_elsewhere(target: str) -> None:
+    check(compile_delta("forward_walk", target, L=2, K=64, V=64), L=2)
+
+
+def test_an_erasure_for_each_direction_compiles_too() -> None:
+    for kernel in ("forward_walk", "key_gradients"):
+        check(compile_delta(kernel, "sm_90", L=2, K=64, V=64, each=True), L=1)
 
 
 @pytest.mark.slow
@@ -27,4 +38,12 @@ def test_one_kernel_compiles_for_an_h100() -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_kernel_compiles_for_every_target(target: str, kernel: str, size: int, L: int) -> None:
-    check(compile_delta(kernel, target, L=L, K=size, V=size, dtype=torch.bfloat16))
+    check(compile_delta(kernel, target, L=L, K=size, V=size, dtype=torch.bfloat16), L)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_other_dtypes_compile(kernel: str, dtype: torch.dtype) -> None:
+    """float32 operands are twice as wide: these may spill."""
+    check(compile_delta(kernel, "sm_90", L=2, K=64, V=64, dtype=dtype), L=3)

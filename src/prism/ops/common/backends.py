@@ -20,8 +20,11 @@ X = TypeVar("X", bound=tuple[Any, ...])
 Forward = Callable[[X], tuple[Tensor, Tensor]]
 
 
-def choose(name: str, operands: tuple[Any, ...], modules: Mapping[str, str]) -> str:
-    """The backend of that name or, for `auto`, the fastest that these operands, q first, can have."""
+def choose(name: str, operands: tuple[Any, ...], modules: Mapping[str, str], *, traced: bool = False) -> str:
+    """The backend of that name or, for `auto`, the fastest that these operands, q first, can have.
+
+    Inside a trace `auto` stays what it is on the CPU: what runs is chosen when it runs.
+    """
     known = [backend for backend in get_args(Backend) if backend in ("auto", "reference", *modules)]
     if name not in known:
         raise ValueError(f"unknown backend {name!r}: {suggest(str(name), known)}")
@@ -29,6 +32,8 @@ def choose(name: str, operands: tuple[Any, ...], modules: Mapping[str, str]) -> 
         raise NotImplementedError(f"backend {name!r} does not support torch.func: use backend='reference'")
     q = operands[0]
     if name != "auto" or not isinstance(q, Tensor):
+        return name
+    if traced and q.device.type == "cpu":
         return name
     if q.device.type == "cpu" and compiles(modules["cpu"], compute_dtype(q.dtype), is_trained(operands)):
         return "cpu"

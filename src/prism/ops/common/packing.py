@@ -1,7 +1,7 @@
 """Sequences packed into one row [1, T, …]: where each begins and ends, read from the device once and handed down."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import torch
@@ -72,3 +72,15 @@ def count_sequences(B: int, cu_seqlens: Tensor | Packing | None) -> int:
     if cu_seqlens is None:
         return B
     return len(cu_seqlens) if isinstance(cu_seqlens, Packing) else cu_seqlens.numel() - 1
+
+
+def on_device(bounds: Bounds, device: torch.device) -> Int[Tensor, " limits"]:
+    """The limits as a tensor; copied to a device once for all layers of a model and for its backward."""
+    if torch._guards.detect_fake_mode() is not None or device.type in ("cpu", "meta"):
+        return torch.tensor(bounds, dtype=torch.long, device=device)
+    return _copied(bounds, device)
+
+
+@lru_cache(maxsize=16)
+def _copied(bounds: Bounds, device: torch.device) -> Tensor:
+    return torch.tensor(bounds, dtype=torch.long, device=device)

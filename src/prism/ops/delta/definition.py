@@ -13,7 +13,6 @@ MODULES = {
     "cpu": "prism.ops.cpu.delta.backend",
     "triton": "prism.ops.triton.delta.backend",
 }
-WITHOUT_TRITON = {name: MODULES[name] for name in ("chunk", "cpu")}
 
 
 def reference(x: Operands) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.autograd import transformed
-from prism.ops.common.backends import Backend, choose, compiles, is_trained, pick
+from prism.ops.common.backends import Backend, choose, is_trained, pick
 from prism.ops.common.packing import Limits
 from prism.ops.common.precision import own_precision
-from prism.ops.delta.definition import MODULES, WITHOUT_TRITON, one_token, reference
+from prism.ops.delta.definition import MODULES, one_token, reference
 from prism.ops.delta.operands import operands
 from prism.ops.delta.traced import forward as as_one_node
 
@@ -53,10 +53,8 @@ def delta_rule(
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
     with own_precision(q) as autocast:
-        each = isinstance(erase, Tensor) and erase.ndim == 4
-        able = WITHOUT_TRITON if each and backend == "auto" else MODULES  # its kernels erase along one direction
         traced = torch.compiler.is_compiling()
-        chosen = backend if traced else choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), able)
+        chosen = choose(backend, (q, k, v, beta, log_alpha, erase, initial_state), MODULES, traced=traced)
         x = operands(
             q,
             k,
@@ -83,17 +81,33 @@ def delta_rule_step(
     erase: Float[Tensor, "N H *each"] | None = None,
     scale: float | None = None,
     state: Float[Tensor, "N H V K"] | None = None,
+    in_place: bool = False,
 ) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
-    """`delta_rule` for one token of each sequence: operands without the T axis, the next state always returned."""
+    """`delta_rule` for one token of each sequence: operands without the T axis, the next state always returned.
+
+    With `in_place` it overwrites the state given (which must be contiguous, in float32 or better; without gradients),
+    so that a decoding loop, or a CUDA graph of one step, always finds it in the same memory.
+    """
+    if in_place and (state is None or not state.is_contiguous() or state.dtype not in (torch.float32, torch.float64)):
+        raise ValueError("in_place needs a state to overwrite: a contiguous tensor of float32 or float64")
     q1, k1, v1, beta1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, beta))
     log_alpha1, erase1 = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (log_alpha, erase))
     with own_precision(q):
-        x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state)
-        eager = not torch.compiler.is_compiling() and not is_trained(x) and not transformed()
-        if eager and q.device.type == "cpu" and compiles(MODULES["cpu"], x.q.dtype):
+        given = (q1, k1, v1, beta1, log_alpha1, erase1, state)
+        traced = torch.compiler.is_compiling() or transformed()
+        if in_place and is_trained(given):
+            raise ValueError("in_place overwrites a state that the gradient needs: leave it out, or use torch.no_grad()")
+        chosen = "reference" if traced or is_trained(given) else choose("auto", given, MODULES)
+        narrow = chosen == "triton"
+        x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state, widen=not narrow)
+        if chosen == "triton":
+            o, S = importlib.import_module(MODULES["triton"]).step(x, in_place=in_place)
+        elif chosen == "cpu":
             o, S = importlib.import_module(MODULES["cpu"]).step(x)
         else:
             o, S = one_token(*x.tokens(0), x.S0, x.scale)
+    if in_place and state is not None and S is not state:
+        S = state.copy_(S)
     return o.to(q.dtype), S
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from prism.ops.common.backends import pick
-from prism.ops.delta.definition import MODULES, WITHOUT_TRITON, reference
+from prism.ops.delta.definition import MODULES, reference
 from prism.ops.delta.operands import Operands
 
 
@@ -25,7 +25,7 @@ def forward(x: Operands) -> tuple[Tensor, Tensor]:
 def _run(tensors: list[Tensor], scale: float, bounds: list[int] | None) -> tuple[Tensor, Tensor]:
     q, k, v, beta, log_alpha, erase, S0 = tensors
     x = Operands(q, k, v, beta, log_alpha, erase, S0, scale, None if bounds is None else tuple(bounds))
-    return pick("auto", x, reference, MODULES if erase.ndim == 3 else WITHOUT_TRITON, autocast=False)(x)
+    return pick("auto", x, reference, MODULES, autocast=False)(x)
 
 
 @torch.library.custom_op("prism::delta_rule", mutates_args=())

@@ -19,7 +19,7 @@ def check_device(q: Tensor) -> None:
         raise ValueError("backend 'triton' computes in float32, got q of torch.float64: cast it, or use 'chunk'")
 
 
-def product_precision(q: Tensor) -> str:
+def product_precision() -> str:
     """How tensor cores take float32: in three terms, which is nearly exact, unless PyTorch was told that one will do.
 
     AMD has no such form: there float32 products run on the ordinary units.
@@ -27,3 +27,12 @@ def product_precision(q: Tensor) -> str:
     if torch.version.hip is not None:
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def solve_precision(dtype: torch.dtype) -> str:
+    """The same for the inverse inside a chunk, which is held in float32: half precisions round it afterwards.
+
+    One TF32 term has more digits than bfloat16 and as many as float16.
+    """
+    wide = dtype == torch.float32 or torch.version.hip is not None
+    return product_precision() if wide else "tf32"

@@ -1,4 +1,4 @@
-"""The backward pass: what each chunk solved, a walk from the last chunk to the first, and all gradients.
+"""The backward pass: a walk from the last chunk to the first for the gradient of the state, then all other gradients.
 
 With dO the gradient of the outputs (times the scale) and dS that of the state after a chunk, rows as in `forward`:
 
@@ -6,202 +6,214 @@ With dO the gradient of the outputs (times the scale) and dS that of the state a
     dS ← e^{g_C} dS + dOᵀ (e^g Q) − dRᵀ (E e^g K_1)
 
 The walk needs neither the values nor the directions after the first; everything else is one program per chunk and
-head. `prepare` and `walk_back` leave U, (I + A_1)⁻¹, dR and dS for `gradients`.
+head. `restore` and `walk_back` leave S, U, (I + A_1)⁻¹, dR and dS of every chunk for the gradients of the values and
+of the keys. As in `forward`, what is as long as a value or a key is held transposed, and a part of it at a time.
 """
 
 # mypy: ignore-errors
 import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
-from prism.ops.triton.delta.forward import sequence
-from prism.ops.triton.delta.parts import decays, dot, gamma, gate, inverse, put, put_gate, strict, tile
-
-
-@kernel
-def chunk_place(chunk, T, limits, chunk_first, chunk_sequence, N, C: tl.constexpr, PACKED: tl.constexpr):
-    """First token and count of tokens of a chunk; no tokens for one that packed sequences do not have."""
-    if PACKED:
-        n = tl.load(chunk_sequence + chunk)
-        place = tl.minimum(n, N - 1)
-        offset = (chunk - tl.load(chunk_first + place)) * C
-        start = tl.load(limits + place) + offset
-        left = tl.where(n < N, tl.load(limits + place + 1) - start, 0).to(tl.int32)
-    else:
-        chunks = (T + C - 1) // C
-        offset = (chunk % chunks) * C
-        start = (chunk // chunks).to(tl.int64) * T + offset
-        left = T - offset
-    return start, left
-
-
-@kernel
-def prepare(
-    k, v, beta, log_alpha, erase, limits, chunk_first, chunk_sequence, kept, inverses, U, T, N,
-    H: tl.constexpr, L: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """(I + A_1)⁻¹ and U of each chunk, given the state before it."""
-    chunk, h, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * BV
-    start, left = chunk_place(chunk, T, limits, chunk_first, chunk_sequence, N, C, PACKED)
-    if left <= 0:
-        return
-    kind: tl.constexpr = k.dtype.element_ty
-    at, own = start * H + h, chunk.to(tl.int64) * H + h
-    coarse, fine, _, _ = decays(log_alpha + at, left, C, H)
-    eps = gate(erase + at, left, C, H)
-    G = gamma(coarse, fine, C)
-    K1 = tile(k + at * L * K, left, C, H * L * K, K, BK)
-    X = inverse(strict(eps[:, None] * dot(K1, tl.trans(K1), kind, PRECISION) * G, C), C, PRECISION).to(kind)
-    if first == 0:
-        put(inverses + own * C * C, C, C, C, C, C, X)
-    S = tile(kept + (own * V + first) * K, V - first, BV, K, K, BK)
-    V1 = tile(v + at * L * V + first, left, C, H * L * V, V - first, BV)
-    R = gate(beta + at * L, left, C, H * L)[:, None] * V1
-    R -= (eps * tl.exp(coarse + fine))[:, None] * dot(K1, tl.trans(S), kind, PRECISION)
-    for l in range(1, L):
-        Kl = tile(k + (at * L + l) * K, left, C, H * L * K, K, BK)
-        Vl = tile(v + (at * L + l) * V + first, left, C, H * L * V, V - first, BV)
-        W = gate(beta + at * L + l, left, C, H * L)[:, None] * Vl
-        R -= dot(strict(eps[:, None] * dot(K1, tl.trans(Kl), kind, PRECISION) * G, C), W, kind, PRECISION)
-    put(U + at * V + first, left, C, H * V, V - first, BV, dot(X, R, kind, PRECISION))
+from prism.ops.triton.delta.parts import (
+    add_outer, decays, dot, gamma, gate, half, inside, matrix, product, put, put_gate, put_half, rows, sequence,
+    sequence_of, strict, through_state, tile,
+)  # fmt: skip
 
 
 @kernel
 def walk_back(
-    q, k, log_alpha, erase, do, dS_end, limits, chunk_first, inverses, dR, dkept, dS0, scale, T,
-    H: tl.constexpr, L: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    q, k, log_alpha, erase, do, dS_end, limits, chunk_first, inverses, dR, dstates, dS0, scale, T,
+    H: tl.constexpr, L: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dR of each token, dS after each chunk (kept), and dS before the first token."""
+    """dR of each row, dS after each chunk, and dS before the first token."""
     n, h, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * BV
     start, length, chunk = sequence(n, T, limits, chunk_first, C, PACKED)
     kind: tl.constexpr = q.dtype.element_ty
+    HK: tl.constexpr = BK // 2
     own = ((n * H + h).to(tl.int64) * V + first) * K
-    dS = tl.trans(tile(dS_end + own, V - first, BV, K, K, BK)).to(tl.float32)  # [K, V], as the forward's state
+    dSa = half(dS_end + own, 0, V - first, BV, K, HK).to(tl.float32)
+    dSb = half(dS_end + own, HK, V - first, BV, K, HK).to(tl.float32)
     chunks = tl.cdiv(length, C)
     for step in range(0, chunks):
         c = chunks - 1 - step
-        left, at, place = length - c * C, (start + c * C) * H + h, (chunk + c) * H + h
-        put(dkept + (place * V + first) * K, V - first, BV, K, K, BK, tl.trans(dS))
-        coarse, fine, coarse_end, fine_end = decays(log_alpha + at, left, C, H)
+        place = (chunk + c) * H + h
+        put_half(dstates + (place * V + first) * K, 0, V - first, BV, K, HK, dSa)
+        put_half(dstates + (place * V + first) * K, HK, V - first, BV, K, HK, dSb)
+        at, token, turn, real, begins, reads = rows(start, c * C, length, h, H, R, C)
+        query, write, k1 = token * (H * K), (token * (H * L) + turn) * K, k + at * L * K
+        coarse, fine, coarse_end, fine_end = decays(log_alpha + at, token * H, begins)
         decay = tl.exp(coarse + fine)
         end = tl.exp((coarse_end - coarse) + (fine_end - fine))
-        Q = tile(q + at * K, left, C, H * K, K, BK)
-        K1 = tile(k + at * L * K, left, C, H * L * K, K, BK)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
-        P = dot(K1, tl.trans(Q), kind, PRECISION) * tl.trans(gamma(coarse, fine, C))  # P_1ᵀ
-        dY = dot(P, dO, kind, PRECISION) + end[:, None] * dot(K1, dS, kind, PRECISION)
-        X = tile(inverses + place * C * C, C, C, C, C, C)
-        dr = dot(tl.trans(X), dY, kind, PRECISION)
-        put(dR + at * V + first, left, C, H * V, V - first, BV, dr)
-        dS = dS * tl.exp(coarse_end + fine_end) + dot(tl.trans(Q), decay[:, None] * dO, kind, PRECISION)
-        dS -= dot(tl.trans(K1), (gate(erase + at, left, C, H) * decay)[:, None] * dr, kind, PRECISION)
-    put(dS0 + own, V - first, BV, K, K, BK, tl.trans(dS))
+        P = product(q + at * K, query, reads, k1, write, real, K, C, kind, PRECISION) * gamma(coarse, fine, C)
+        dO = tl.trans(tile(do + at * V + first, token * (H * V), reads, V - first, BV))
+        dY = end[None, :] * through_state(dSa, dSb, k1, write, real, K, HK, kind, PRECISION)
+        dY += scale * dot(dO, P, kind, PRECISION)
+        dr = dot(dY, matrix(inverses + place * C * C, C, C, C, C), kind, PRECISION)
+        put(dR + at * R * V + first, (token * (H * R) + turn) * V, real, V - first, BV, tl.trans(dr))
+        dSa *= tl.exp(coarse_end + fine_end)
+        dSb *= tl.exp(coarse_end + fine_end)
+        read = (scale * decay)[None, :] * dO
+        dSa, dSb = add_outer(dSa, dSb, read, q + at * K, query, reads, K, HK, kind, PRECISION)
+        erased = gate(erase + at * R, token * (H * R) + turn, real) * decay
+        dSa, dSb = add_outer(dSa, dSb, -erased[None, :] * dr, k1, write, real, K, HK, kind, PRECISION)
+    put_half(dS0 + own, 0, V - first, BV, K, HK, dSa)
+    put_half(dS0 + own, HK, V - first, BV, K, HK, dSb)
+
+
+@kernel
+def value_gradients(
+    q, k, v, beta, log_alpha, erase, limits, chunk_first, chunk_owner, do, dR, dstates, dv, dbeta, scale, T, N,
+    H: tl.constexpr, L: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BV: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dv and dβ of one chunk: dW, as what was written and as how strongly."""
+    chunk, h = tl.program_id(0), tl.program_id(1)
+    n, place = sequence_of(chunk, T, chunk_first, chunk_owner, N, C, PACKED)
+    if n >= N:
+        return
+    start, length, _ = sequence(n, T, limits, chunk_first, C, PACKED)
+    kind: tl.constexpr = q.dtype.element_ty
+    at, token, turn, real, begins, reads = rows(start, place * C, length, h, H, R, C)
+    write, erased, k1 = token * (H * L) + turn, token * (H * R) + turn, k + at * L * K
+    coarse, fine, coarse_end, fine_end = decays(log_alpha + at, token * H, begins)
+    b = gate(beta + at * L, write, real)
+    db = tl.zeros((C,), tl.float32)
+    for first in range(0, V, BV):
+        dW = tile(dR + at * R * V + first, erased * V, real, V - first, BV).to(tl.float32)
+        db += tl.sum(dW * tile(v + at * L * V + first, write * V, real, V - first, BV), 1)
+        put(dv + at * L * V + first, write * V, real, V - first, BV, b[:, None] * dW)
+    put_gate(dbeta + at * L, write, real, db)
+    G = gamma(coarse, fine, C)
+    end = tl.exp((coarse_end - coarse) + (fine_end - fine))
+    eps = gate(erase + at * R, erased, real)
+    dS = dstates + (chunk.to(tl.int64) * H + h) * V * K
+    for l in range(1, L // R):
+        KK, QK = inside(q + at * K, k1, k1 + l * K, token * (H * K), write * K, real, reads, K, C, kind, PRECISION)
+        P, A = QK * G, strict(eps[:, None] * KK * G, C)
+        b = gate(beta + at * L + l, write, real)
+        db = tl.zeros((C,), tl.float32)
+        for first in range(0, V, BV):
+            dW = tl.zeros((BV, C), tl.float32)
+            for j in range(0, K, 32):
+                s = tile(dS + first * K + j, tl.arange(0, BV) * K, tl.arange(0, BV) < V - first, K - j, 32)
+                dW += dot(s, tl.trans(tile(k1 + l * K + j, write * K, real, K - j, 32)), kind, PRECISION)
+            dW *= end[None, :]
+            dO = tile(do + at * V + first, token * (H * V), reads, V - first, BV)
+            dW += scale * dot(tl.trans(dO), P, kind, PRECISION)
+            dr = tile(dR + at * R * V + first, erased * V, real, V - first, BV)
+            dW = tl.trans(dW - dot(tl.trans(dr), A, kind, PRECISION))
+            db += tl.sum(dW * tile(v + (at * L + l) * V + first, write * V, real, V - first, BV), 1)
+            put(dv + (at * L + l) * V + first, write * V, real, V - first, BV, b[:, None] * dW)
+        put_gate(dbeta + at * L + l, write, real, db)
 
 
 @kernel
 def direction(
-    l, Q, K1, eps, end, G, dQ, dK1, k, v, beta, U, do, dR, dS, dv, dbeta, at, left, scale,
-    FIRST: tl.constexpr, H: tl.constexpr, L: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    l, j, eps, end, G, dQ, dK1, q, k, v, beta, U, do, dR, dS, at, token, turn, real, reads, scale,
+    FIRST: tl.constexpr, H: tl.constexpr, L: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, kind: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one direction's write and read: dQ and dK1 grow; dK_l; the shares of dg, of dε and of the end."""
-    Kl = tile(k + (at * L + l) * K, left, C, H * L * K, K, BK)
-    P = dot(Q, tl.trans(Kl), kind, PRECISION) * G
-    KK = strict(dot(K1, tl.trans(Kl), kind, PRECISION) * G, C)
-    b = gate(beta + at * L + l, left, C, H * L)
-    dP, dA, dK = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32), tl.zeros((C, BK), tl.float32)
-    db = tl.zeros((C,), tl.float32)
+    """One direction, channels j, …, j + BK − 1: dQᵀ and dK_1ᵀ grow; dK_lᵀ; the shares of dg, dε and the end."""
+    write, erased, k1 = token * (H * L) + turn, token * (H * R) + turn, k + at * L * K
+    query, kl = token * (H * K), k1 + l * K
+    dP, dA, dK = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32), tl.zeros((BK, C), tl.float32)
     for first in range(0, V, BV):
-        Vl = tile(v + (at * L + l) * V + first, left, C, H * L * V, V - first, BV).to(tl.float32)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
-        dr = tile(dR + at * V + first, left, C, H * V, V - first, BV)
-        s = tile(dS + first * K, V - first, BV, K, K, BK)
         if FIRST:
-            Y = tile(U + at * V + first, left, C, H * V, V - first, BV)
-            dW = dr.to(tl.float32)
+            Y = tile(U + at * R * V + first, erased * V, real, V - first, BV)
         else:
-            Y = (b[:, None] * Vl).to(kind)
-            dW = dot(tl.trans(P), dO, kind, PRECISION) - dot(tl.trans(eps[:, None] * KK), dr, kind, PRECISION)
-            dW += end[:, None] * dot(Kl, tl.trans(s), kind, PRECISION)
+            Y = tile(v + (at * L + l) * V + first, write * V, real, V - first, BV)
+            Y = (gate(beta + at * L + l, write, real)[:, None] * Y).to(kind)
+        i = tl.arange(0, BV)
+        s = tile(dS + first * K + j, i * K, i < V - first, K - j, BK)
+        dK += dot(tl.trans(s), tl.trans(Y), kind, PRECISION)
+        dO = tile(do + at * V + first, token * (H * V), reads, V - first, BV)
         dP += dot(dO, tl.trans(Y), kind, PRECISION)
+        dr = tile(dR + at * R * V + first, erased * V, real, V - first, BV)
         dA -= dot(dr, tl.trans(Y), kind, PRECISION)
-        dK += dot(Y, s, kind, PRECISION)
-        db += tl.sum(dW * Vl, 1)
-        put(dv + (at * L + l) * V + first, left, C, H * L * V, V - first, BV, b[:, None] * dW)
-    put_gate(dbeta + at * L + l, left, C, H * L, db)
-    dK *= end[:, None]
-    kept = tl.sum(dK * Kl, 1)
-    # Γ_ij grows with g_i and shrinks with g_j; where i = j there is no decay
-    flow = strict(dP * P, C) + dA * (eps[:, None] * KK)
+    dP *= scale
+    KK, QK = inside(q + at * K, k1, kl, query, write * K, real, reads, K, C, kind, PRECISION)
+    KK = strict(KK * G, C)
+    # Γ_ij grows with g_i and shrinks with g_j; rows of one token have no decay between them
+    flow = tl.where(token[:, None] > token[None, :], dP * (QK * G) + dA * (eps[:, None] * KK), 0.0)
     dg = tl.sum(flow, 1) - tl.sum(flow, 0)
     deps = tl.sum(dA * KK, 1)
-    dP *= G
-    dA = strict(eps[:, None] * dA * G, C)
-    dQ += dot(dP, Kl, kind, PRECISION)
-    dK1 += dot(dA, Kl, kind, PRECISION)
-    dK += dot(tl.trans(dP), Q, kind, PRECISION) + dot(tl.trans(dA), K1, kind, PRECISION)
-    return dQ, dK1, dK, dg, deps, kept
+    dP = (dP * G).to(kind)
+    dA = strict(eps[:, None] * dA * G, C).to(kind)
+    Kl = tl.trans(tile(kl + j, write * K, real, K - j, BK))
+    dK *= end[None, :]
+    before = tl.sum(dK * Kl, 0)
+    dQ += dot(Kl, tl.trans(dP), kind, PRECISION)
+    dK1 += dot(Kl, tl.trans(dA), kind, PRECISION)
+    dK += dot(tl.trans(tile(q + at * K + j, query, reads, K - j, BK)), dP, kind, PRECISION)
+    dK += dot(tl.trans(tile(k1 + j, write * K, real, K - j, BK)), dA, kind, PRECISION)
+    return dQ, dK1, dK, dg, deps, before
 
 
 @kernel
-def gradients(
-    q, k, v, beta, log_alpha, erase, limits, chunk_first, chunk_sequence, kept, U, do, dR, dkept,
-    dq, dk, dv, dbeta, dlog_alpha, derase, scale, T, N,
-    H: tl.constexpr, L: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+def key_gradients(
+    q, k, v, beta, log_alpha, erase, limits, chunk_first, chunk_owner, states, U, do, dR, dstates,
+    dq, dk, dlog_alpha, derase, scale, T, N, size,
+    H: tl.constexpr, L: tl.constexpr, R: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of every operand of one chunk, given U, dR, and S before and dS after it."""
-    chunk, h = tl.program_id(0), tl.program_id(1)
-    start, left = chunk_place(chunk, T, limits, chunk_first, chunk_sequence, N, C, PACKED)
-    if left <= 0:
+    """The other gradients of one chunk and BK channels of the keys, given U, dR, and S before and dS after the chunk.
+
+    dlog α and dε are sums over channels: each part of them leaves its own share, `size` numbers (R times as many) on.
+    """
+    part, chunk, h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, place = sequence_of(chunk, T, chunk_first, chunk_owner, N, C, PACKED)
+    if n >= N:
         return
+    start, length, _ = sequence(n, T, limits, chunk_first, C, PACKED)
     kind: tl.constexpr = q.dtype.element_ty
-    at, own = start * H + h, (chunk.to(tl.int64) * H + h) * V * K
-    coarse, fine, coarse_end, fine_end = decays(log_alpha + at, left, C, H)
+    j, own = part * BK, (chunk.to(tl.int64) * H + h) * V * K
+    at, token, turn, real, begins, reads = rows(start, place * C, length, h, H, R, C)
+    write, erased = token * (H * L) + turn, token * (H * R) + turn
+    coarse, fine, coarse_end, fine_end = decays(log_alpha + at, token * H, begins)
     decay = tl.exp(coarse + fine)
     end = tl.exp((coarse_end - coarse) + (fine_end - fine))
-    eps = gate(erase + at, left, C, H)
-    Q = tile(q + at * K, left, C, H * K, K, BK)
-    K1 = tile(k + at * L * K, left, C, H * L * K, K, BK)
-
+    eps = gate(erase + at * R, erased, real)
     # what reaches the state before the chunk
-    dQ, dK1 = tl.zeros((C, BK), tl.float32), tl.zeros((C, BK), tl.float32)
+    dQ, dK1 = tl.zeros((BK, C), tl.float32), tl.zeros((BK, C), tl.float32)
     through = tl.zeros((BK,), tl.float32)
     for first in range(0, V, BV):
-        s = tile(kept + own + first * K, V - first, BV, K, K, BK)
-        ds = tile(dkept + own + first * K, V - first, BV, K, K, BK)
-        dO = (scale * tile(do + at * V + first, left, C, H * V, V - first, BV).to(tl.float32)).to(kind)
-        dQ += dot(dO, s, kind, PRECISION)
-        dK1 += dot(tile(dR + at * V + first, left, C, H * V, V - first, BV), s, kind, PRECISION)
+        i = tl.arange(0, BV)
+        s = tile(states + own + first * K + j, i * K, i < V - first, K - j, BK)
+        ds = tile(dstates + own + first * K + j, i * K, i < V - first, K - j, BK)
         through += tl.sum(s.to(tl.float32) * ds.to(tl.float32), 0)
-    dg = decay * tl.sum(dQ * Q, 1)
-    deps = -decay * tl.sum(dK1 * K1, 1)
+        dO = tile(do + at * V + first, token * (H * V), reads, V - first, BV)
+        dQ += dot(tl.trans(s), tl.trans(dO), kind, PRECISION)
+        dr = tile(dR + at * R * V + first, erased * V, real, V - first, BV)
+        dK1 += dot(tl.trans(s), tl.trans(dr), kind, PRECISION)
+    dQ *= (scale * decay)[None, :]
+    dg = tl.sum(dQ * tl.trans(tile(q + at * K + j, token * (H * K), reads, K - j, BK)), 0)
+    deps = -decay * tl.sum(dK1 * tl.trans(tile(k + at * L * K + j, write * K, real, K - j, BK)), 0)
     dg += eps * deps
-    dQ *= decay[:, None]
-    dK1 *= -(eps * decay)[:, None]
-
+    dK1 *= -(eps * decay)[None, :]
     G = gamma(coarse, fine, C)
+    once = tl.where(part == 0, 1.0, 0.0)  # what is a sum over all channels already comes with every part of them
     dQ, dK1, dK, dg_l, deps_l, before = direction(
-        0, Q, K1, eps, end, G, dQ, dK1, k, v, beta, U, do, dR, dkept + own, dv, dbeta, at, left, scale,
-        True, H, L, K, V, BK, BV, C, kind, PRECISION,
+        0, j, eps, end, G, dQ, dK1, q, k, v, beta, U, do, dR, dstates + own, at, token, turn, real, reads, scale,
+        True, H, L, R, K, V, BK, BV, C, kind, PRECISION,
     )  # fmt: skip
     dK1 += dK
-    dg += dg_l
-    deps += deps_l
-    for l in range(1, L):
+    dg += once * dg_l
+    deps += once * deps_l
+    for l in range(1, L // R):
         dQ, dK1, dK, dg_l, deps_l, before_l = direction(
-            l, Q, K1, eps, end, G, dQ, dK1, k, v, beta, U, do, dR, dkept + own, dv, dbeta, at, left, scale,
-            False, H, L, K, V, BK, BV, C, kind, PRECISION,
+            l, j, eps, end, G, dQ, dK1, q, k, v, beta, U, do, dR, dstates + own, at, token, turn, real, reads,
+            scale, False, H, L, R, K, V, BK, BV, C, kind, PRECISION,
         )  # fmt: skip
-        put(dk + (at * L + l) * K, left, C, H * L * K, K, BK, dK)
-        dg += dg_l
-        deps += deps_l
+        put(dk + (at * L + l) * K + j, write * K, real, K - j, BK, tl.trans(dK))
+        dg += once * dg_l
+        deps += once * deps_l
         before += before_l
-    put(dq + at * K, left, C, H * K, K, BK, dQ)
-    put(dk + at * L * K, left, C, H * L * K, K, BK, dK1)
-    put_gate(derase + at, left, C, H, deps)
-    # e^{g_C − g_j} holds the decays after token j: token i gets what came before it, itself left out and not subtracted
+    put(dq + at * K + j, token * (H * K), reads, K - j, BK, tl.trans(dQ))
+    put(dk + at * L * K + j, write * K, real, K - j, BK, tl.trans(dK1))
+    share = part.to(tl.int64) * size
+    put_gate(derase + (share + at) * R, erased, real, deps)
+    # e^{g_C − g_j} holds the decays after row j: row i gets what came before it, itself left out and not subtracted
     earlier = tl.sum(strict(before[None, :] + tl.zeros((C, C), tl.float32), C), 1)
     dlog = tl.cumsum(dg, 0, reverse=True) + earlier + tl.exp(coarse_end + fine_end) * tl.sum(through, 0)
-    put_gate(dlog_alpha + at, left, C, H, dlog)
+    put_gate(dlog_alpha + share + at, token * H, begins, dlog)

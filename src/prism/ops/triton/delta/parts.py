@@ -1,7 +1,8 @@
-"""What the kernels of the recurrence share: loads, products, decays inside a chunk, and the unit-triangular inverse.
+"""What the kernels of the recurrence share: rows, loads, products, decays inside a chunk, the unit-triangular inverse.
 
-Tiles are [C, ·] with one row per token of a chunk; rows beyond the sequence are zeros, with log α = 0, so that a
-padded token neither decays, erases nor writes.
+A row is one erasure: one token or, where each direction erases (R rows per token), one direction of one token, which
+decays if it is the token's first and reads if it is its last. Rows beyond the sequence are zeros, with log α = 0, so
+that they neither decay, erase nor write.
 """
 
 # mypy: ignore-errors
@@ -17,41 +18,148 @@ def dot(a, b, kind: tl.constexpr, precision: tl.constexpr):
 
 
 @kernel
-def tile(pointer, left, R: tl.constexpr, stride: tl.constexpr, width, B: tl.constexpr):
-    """[R, B] of which row i begins i · stride places on; zeros from row `left` and from column `width` on."""
-    i, j = tl.arange(0, R)[:, None], tl.arange(0, B)[None, :]
-    return tl.load(pointer + (i * stride + j), mask=(i < left) & (j < width), other=0.0)
+def tile(pointer, at, real, width, B: tl.constexpr):
+    """[·, B] of which row i begins at[i] places on; zeros where it is not real and from column `width` on."""
+    j = tl.arange(0, B)
+    return tl.load(pointer + (at[:, None] + j[None, :]), mask=real[:, None] & (j < width)[None, :], other=0.0)
 
 
 @kernel
-def put(pointer, left, R: tl.constexpr, stride: tl.constexpr, width, B: tl.constexpr, value):
+def put(pointer, at, real, width, B: tl.constexpr, value):
     """The inverse of `tile`."""
-    i, j = tl.arange(0, R)[:, None], tl.arange(0, B)[None, :]
-    tl.store(pointer + (i * stride + j), value.to(pointer.dtype.element_ty), mask=(i < left) & (j < width))
+    j = tl.arange(0, B)
+    mask = real[:, None] & (j < width)[None, :]
+    tl.store(pointer + (at[:, None] + j[None, :]), value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @kernel
-def gate(pointer, left, C: tl.constexpr, stride: tl.constexpr):
-    """One number per token, in float32."""
-    i = tl.arange(0, C)
-    return tl.load(pointer + i * stride, mask=i < left, other=0.0).to(tl.float32)
+def matrix(pointer, height, A: tl.constexpr, width: tl.constexpr, B: tl.constexpr):
+    """[A, B], the top left corner of rows that lie one after the other; zeros beyond its height and width."""
+    i = tl.arange(0, A)
+    return tile(pointer, i * width, i < height, width, B)
 
 
 @kernel
-def put_gate(pointer, left, C: tl.constexpr, stride: tl.constexpr, value):
+def put_matrix(pointer, height, A: tl.constexpr, width: tl.constexpr, B: tl.constexpr, value):
+    """The inverse of `matrix`."""
+    i = tl.arange(0, A)
+    put(pointer, i * width, i < height, width, B, value)
+
+
+@kernel
+def half(pointer, j: tl.constexpr, height, A: tl.constexpr, width: tl.constexpr, B: tl.constexpr):
+    """[A, B] of a matrix, from column j on."""
+    i = tl.arange(0, A)
+    return tile(pointer + j, i * width, i < height, width - j, B)
+
+
+@kernel
+def put_half(pointer, j: tl.constexpr, height, A: tl.constexpr, width: tl.constexpr, B: tl.constexpr, value):
+    """The inverse of `half`."""
+    i = tl.arange(0, A)
+    put(pointer + j, i * width, i < height, width - j, B, value)
+
+
+@kernel
+def inside(
+    q, k, kl, query, write, real, reads, K: tl.constexpr, C: tl.constexpr, kind: tl.constexpr, precision: tl.constexpr
+):
+    """K_1 K_lᵀ and Q K_lᵀ of a chunk, a few channels at a time: whole rows would fill the registers."""
+    KK, QK = tl.zeros((C, C), tl.float32), tl.zeros((C, C), tl.float32)
+    for j in range(0, K, 32):
+        Kl = tl.trans(tile(kl + j, write, real, K - j, 32))
+        KK += dot(tile(k + j, write, real, K - j, 32), Kl, kind, precision)
+        QK += dot(tile(q + j, query, reads, K - j, 32), Kl, kind, precision)
+    return KK, QK
+
+
+@kernel
+def product(
+    q, query, reads, k, write, real, K: tl.constexpr, C: tl.constexpr, kind: tl.constexpr, precision: tl.constexpr
+):
+    """Q Kᵀ of a chunk, as `inside`."""
+    found = tl.zeros((C, C), tl.float32)
+    for j in range(0, K, 32):
+        Kj = tl.trans(tile(k + j, write, real, K - j, 32))
+        found += dot(tile(q + j, query, reads, K - j, 32), Kj, kind, precision)
+    return found
+
+
+@kernel
+def through_state(Sa, Sb, x, at, real, K: tl.constexpr, HK: tl.constexpr, kind: tl.constexpr, precision: tl.constexpr):
+    """S Xᵀ, [BV, C], for rows X of keys or queries, which are loaded."""
+    found = dot(Sa, tl.trans(tile(x, at, real, K, HK)), kind, precision)
+    return found + dot(Sb, tl.trans(tile(x + HK, at, real, K - HK, HK)), kind, precision)
+
+
+@kernel
+def add_outer(Sa, Sb, W, x, at, real, K: tl.constexpr, HK: tl.constexpr, kind: tl.constexpr, precision: tl.constexpr):
+    """S + W X for W [BV, C] and rows X of keys or queries, which are loaded."""
+    Sa += dot(W, tile(x, at, real, K, HK), kind, precision)
+    Sb += dot(W, tile(x + HK, at, real, K - HK, HK), kind, precision)
+    return Sa, Sb
+
+
+@kernel
+def gate(pointer, at, real):
+    """One number per row, in float32."""
+    return tl.load(pointer + at, mask=real, other=0.0).to(tl.float32)
+
+
+@kernel
+def put_gate(pointer, at, real, value):
     """The inverse of `gate`."""
-    i = tl.arange(0, C)
-    tl.store(pointer + i * stride, value.to(pointer.dtype.element_ty), mask=i < left)
+    tl.store(pointer + at, value.to(pointer.dtype.element_ty), mask=real)
 
 
 @kernel
-def decays(log_alpha, left, C: tl.constexpr, stride: tl.constexpr):
-    """Sums of log α from the chunk's first token on, as whole 64ths and the rest, and the same of the whole chunk.
+def sequence(n, T, limits, first, C: tl.constexpr, PACKED: tl.constexpr):
+    """First row, count of rows and first chunk (of C rows) of sequence n."""
+    if PACKED:
+        start = tl.load(limits + n).to(tl.int64)
+        length = (tl.load(limits + n + 1) - start).to(tl.int32)
+        chunk = tl.load(first + n).to(tl.int64)
+    else:
+        start = n.to(tl.int64) * T
+        length = T
+        chunk = n.to(tl.int64) * ((T + C - 1) // C)
+    return start, length, chunk
+
+
+@kernel
+def sequence_of(chunk, T, first, owner, N, C: tl.constexpr, PACKED: tl.constexpr):
+    """The sequence of a chunk (of C rows) and the chunk's place in it; sequence N where there is no such chunk."""
+    if PACKED:
+        n = tl.load(owner + chunk).to(tl.int32)
+        place = chunk - tl.load(first + tl.minimum(n, N - 1)).to(tl.int32)
+    else:
+        chunks = (T + C - 1) // C
+        n = chunk // chunks
+        place = chunk % chunks
+    return n, place
+
+
+@kernel
+def rows(start, begin, length, h, H: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """Rows begin, …, begin + C − 1 of a sequence that starts at row `start`: where their first token's head h lies; and
+    for each its token after that one, its turn among its token's rows, whether it is there, decays, reads."""
+    i = tl.arange(0, C)
+    real = begin + i < length
+    base = begin // R
+    within = begin - base * R + i
+    token = within // R
+    turn = within - token * R
+    return (start // R + base) * H + h, token, turn, real, real & (turn == 0), real & (turn == R - 1)
+
+
+@kernel
+def decays(log_alpha, at, real):
+    """Sums of log α from the chunk's first row on, as whole 64ths and the rest, and the same of the whole chunk.
 
     Two sums can be −800 each and differ by little: sums of 64ths are exact in float32, those of the rest are small.
     Below −1000 a decay is 0 in float32 either way, and the sums stay finite.
     """
-    x = tl.maximum(gate(log_alpha, left, C, stride), -1000.0)
+    x = tl.maximum(gate(log_alpha, at, real), -1000.0)
     coarse = tl.floor(x * 64.0) * 0.015625
     fine = x - coarse
     return tl.cumsum(coarse, 0), tl.cumsum(fine, 0), tl.sum(coarse, 0), tl.sum(fine, 0)
@@ -75,46 +183,18 @@ def strict(x, C: tl.constexpr):
 
 @kernel
 def inverse(A, C: tl.constexpr, precision: tl.constexpr):
-    """(I + A)⁻¹ for a strictly lower A [C, C], C = 16, 32 or 64.
+    """(I + A)⁻¹ for a strictly lower A [C, C], C a power of 2.
 
-    Blocks of 16 on the diagonal by substitution, all at once, row after row: powers of A would overflow the
-    precision where keys repeat. Then pairs of blocks are joined: [[X, 0], [−Z B X, Z]].
+    X holds the inverses of the blocks of a size on the diagonal, those of size 1 at first; pairs of blocks are then
+    joined, [[X, 0], [−Z B X, Z]], until there is one. Powers of A would overflow the precision where keys repeat.
     """
-    N: tl.constexpr = C // 16
-    i = tl.arange(0, 16)
-    blocks = tl.arange(0, N)
-    same = (blocks[:, None] == blocks[None, :])[:, None, :, None]
-    D = tl.sum(tl.where(same, tl.reshape(A, (N, 16, N, 16)), 0.0), 2)  # [N, 16, 16]
-    X = tl.where((i[:, None] == i[None, :])[None, :, :], 1.0, 0.0) + tl.zeros((N, 16, 16), tl.float32)
-    for row in range(1, 16):
-        here = (i == row)[None, :, None]
-        a = tl.sum(tl.where(here, D, 0.0), 1)  # [N, 16]: row `row` of A
-        x = tl.sum(a[:, :, None] * X, 1)  # rows above are solved; a is 0 from the diagonal on
-        X = tl.where(here, X - x[:, None, :], X)
-    if C >= 32:
-        X = join(A, X, C, 16, precision)
-    if C >= 64:
-        X = join(A, X, C, 32, precision)
-    return tl.reshape(X, (C, C))
-
-
-@kernel
-def join(A, X, C: tl.constexpr, size: tl.constexpr, precision: tl.constexpr):
-    """Inverses of blocks of `size` [C/size, size, size] to those of twice the size."""
-    M: tl.constexpr = C // (2 * size)
-    pairs = tl.arange(0, M)
-    half = tl.arange(0, 2)
-    same = (pairs[:, None] == pairs[None, :])[:, None, None, :, None, None]
-    below = ((half[:, None] == 1) & (half[None, :] == 0))[None, :, None, None, :, None]
-    B = tl.where(same & below, tl.reshape(A, (M, 2, size, M, 2, size)), 0.0)
-    B = tl.sum(tl.sum(tl.sum(B, 4), 3), 1)  # [M, size, size]
-    X = tl.reshape(X, (M, 2, size, size))
-    upper = tl.sum(tl.where((half == 0)[None, :, None, None], X, 0.0), 1)
-    lower = tl.sum(tl.where((half == 1)[None, :, None, None], X, 0.0), 1)
-    BX = tl.dot(B, upper, input_precision=precision)
-    corner = -tl.dot(lower, BX, input_precision=precision)
-    # [M, 2, size, 2, size]
-    row, column = half[None, :, None, None, None], half[None, None, None, :, None]
-    joined = tl.where(row == column, X[:, :, :, None, :], 0.0)
-    joined = tl.where(row > column, corner[:, None, :, None, :], joined)
-    return tl.reshape(joined, (M, 2 * size, 2 * size))
+    i = tl.arange(0, C)
+    row, column = i[:, None], i[None, :]
+    X = tl.where(row == column, 1.0, 0.0) - tl.where((row // 2 == column // 2) & (row > column), A, 0.0)
+    size = 2
+    while size < C:
+        below = (row // (2 * size) == column // (2 * size)) & (row // size > column // size)
+        BX = tl.dot(tl.where(below, A, 0.0), X, input_precision=precision)
+        X -= tl.dot(X, BX, input_precision=precision)
+        size *= 2
+    return X
