@@ -1,6 +1,7 @@
 """GPU kernels without a GPU: what they must compute and move, the least time that takes, and what the compiler says."""
 
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Literal
 
 from prism.display.tables import show
@@ -26,15 +27,39 @@ class Work:
         return max(compute, memory), "compute" if compute > memory else "memory"
 
 
-def delta_work(L: int, K: int, V: int, *, C: int = 32, kept: bool = False) -> Work:
-    """The recurrence of rank L in chunks of C: one solve for any L (ops/triton/delta/forward.py).
+CHUNK, BLOCK = 16, 64  # rows of a chunk and values of a program (ops/triton/delta/launch.py)
 
-    With `kept`, the state before each chunk is written too, for a backward. Gates are four bytes or two.
+
+def delta_work(L: int, K: int, V: int, *, kept: bool = False) -> Work:
+    """The recurrence of rank L in chunks: one solve for any L (ops/triton/delta/forward.py).
+
+    Each block of values computes what is inside a chunk again; what it reads again, caches give. With `kept`, the state
+    before each span of chunks is written too, for a backward.
     """
-    inside = C * (2 * L * K + 2 * L * V)  # K_1 K_lᵀ and Q K_lᵀ; A_l W_l or X R, and P_l Y_l
-    joins = 2 * 16**2 * (C / 32)
-    moved = 2 * (K + L * K + L * V + V + L) + 2 * 4 + (2 * K * V / C if kept else 0)
-    return Work(2 * (inside + (2 + L) * K * V + joins), moved)
+    C, blocks = CHUNK, ceil(V / BLOCK)
+    inside = blocks * C * 2 * L * K  # K_1 K_lᵀ and Q K_lᵀ
+    solve = blocks * 2 * C**2 * (log2(C) - 1)  # joining blocks until one is left
+    outputs = C * 2 * L * V  # A_l W_l or X R, and P_l Y_l
+    span = C * (16 if max(K, V) > 128 else 8)
+    return Work(2 * (inside + solve + outputs + (2 + L) * K * V), operand_bytes(L, K, V) + kept * 2 * K * V / span)
+
+
+def operand_bytes(L: int, K: int, V: int) -> int:
+    """Bytes of one token and head: q, k, v, β and the output in bfloat16, the decay and the erasure in float32."""
+    return 2 * (K + L * K + L * V + V + L) + 2 * 4
+
+
+def backward_work(L: int, K: int, V: int) -> Work:
+    """The backward's four kernels: the states once more, the walk back, gradients of values and of keys."""
+    C, blocks, parts = CHUNK, ceil(V / BLOCK), ceil(K / 64)
+    restore = blocks * (C * L * K + 2 * C**2 * (log2(C) - 1)) + C * L * V + (1 + L) * K * V
+    walk = blocks * C * K + 2 * C * V + 3 * K * V
+    values = (L - 1) * (2 * C * K + 2 * C * V + K * V)
+    keys = 2 * K * V + L * K * V + parts * L * (2 * C * V + 2 * C * K) + 4 * L * C * K
+    states, rows = 2 * K * V / C, 2 * V
+    moved = 2.0 * operand_bytes(L, K, V) + 4 * rows  # operands, dO and the gradients; U and dR written and read
+    moved += 4 * states + 4 * C  # S and dS of every chunk written and read, and the inverses
+    return Work(2 * (restore + walk + values + keys), moved)
 
 
 def expanded_work(L: int, K: int, V: int, *, C: int = FLA_CHUNK) -> Work:
@@ -72,7 +97,8 @@ def kernels(
         raise InputError("steps, head, length, heads and batch must be at least 1")
     rows = {
         f"prism, L = {steps}": delta_work(steps, head, head),
-        f"prism, L = {steps}, states kept": delta_work(steps, head, head, kept=True),
+        f"prism, L = {steps}, in training": delta_work(steps, head, head, kept=True),
+        f"prism, L = {steps}, its backward": backward_work(steps, head, head),
         f"rank 1 on {steps}·T tokens (fla)": expanded_work(steps, head, head),
         f"attention, T = {length:,}": attention_work(length, head, head),
     }
@@ -82,7 +108,7 @@ def kernels(
         least = (f"{1e3 * seconds:.2f} ms ({by})" for seconds, by in bounds)
         cells.append([name, f"{work.flops:,.0f}", f"{work.bytes:,.0f}", *least])
     title = f"lower bounds, nothing measured: B = {batch}, T = {length:,}, H = {heads}, K = V = {head}"
-    columns = ["forward, bfloat16", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES)]
+    columns = ["bfloat16, forward", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES)]
     show(title, columns, cells)
     if target is not None:
         _compiled(target, steps, head)
@@ -96,7 +122,7 @@ def _compiled(target: Target, steps: int, head: int) -> None:
     rows = []
     for name in KERNELS:
         found = compile_delta(name, target, L=steps, K=head, V=head)
-        numbers = (found.registers, found.spilled, found.shared, found.products)
+        numbers = (found.registers, found.spilled, found.shared, found.products, found.ordinary)
         rows.append([name, *(f"{n:,}" for n in numbers)])
-    columns = ["kernel", "registers", "spilled", "shared, bytes", "tensor-core ops"]
+    columns = ["kernel", "registers", "spilled", "shared, bytes", "tensor-core ops", "products elsewhere"]
     show(f"{target}, L = {steps}, K = V = {head}", columns, rows)

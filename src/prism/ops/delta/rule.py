@@ -96,7 +96,9 @@ def delta_rule_step(
         given = (q1, k1, v1, beta1, log_alpha1, erase1, state)
         traced = torch.compiler.is_compiling() or transformed()
         if in_place and is_trained(given):
-            raise ValueError("in_place overwrites a state that the gradient needs: leave it out, or use torch.no_grad()")
+            raise ValueError(
+                "in_place overwrites a state that the gradient needs: leave it out, or use torch.no_grad()"
+            )
         chosen = "reference" if traced or is_trained(given) else choose("auto", given, MODULES)
         narrow = chosen == "triton"
         x = operands(q1, k1, v1, beta1, log_alpha1, erase=erase1, scale=scale, initial_state=state, widen=not narrow)

@@ -15,8 +15,24 @@ import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
 from prism.ops.triton.delta.parts import (
-    add_outer, decays, dot, gamma, gate, half, inside, matrix, product, put, put_gate, put_half, rows, sequence,
-    sequence_of, strict, through_state, tile,
+    add_outer,
+    decays,
+    dot,
+    gamma,
+    gate,
+    half,
+    inside,
+    matrix,
+    product,
+    put,
+    put_gate,
+    put_half,
+    rows,
+    sequence,
+    sequence_of,
+    strict,
+    through_state,
+    tile,
 )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ class Shape(NamedTuple):
         """What a kernel is compiled for."""
         C, BK, BV, warps = tiles(kernel, self.K, self.V, self.dtype)
         precision = product_precision()
-        sizes = {"H": self.H, "L": self.L, "R": self.R, "K": self.K, "V": self.V, "BV": BV, "C": C}
+        sizes: dict[str, Any] = {"H": self.H, "L": self.L, "R": self.R, "K": self.K, "V": self.V, "BV": BV, "C": C}
         sizes |= {"PACKED": self.packed, "PRECISION": precision, "num_warps": warps, "num_stages": 1}
         if kernel != "value_gradients":
             sizes["BK"] = BK
