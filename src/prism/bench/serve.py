@@ -1,19 +1,17 @@
 """`prism bench serve`: pairs of event and recommendation per second, in process and over HTTP, all on disk."""
 
 import asyncio
-import json
-import socket
 import statistics
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
+from prism.bench.load import Load, Users, at_rate, full_speed, give_histories, running
 from prism.bench.measure import threads
+from prism.bench.report import Claim, show_claims
 from prism.config import at_least
 from prism.display.tables import show
 from prism.errors import InputError
@@ -24,14 +22,20 @@ from prism.recommend.export import export
 from prism.recommend.pool import SessionPool
 from prism.recommend.recommender import Recommender
 
+GROUP = 256
+
 
 def serve(
     items: int = 3706,
     users: int = 500,
     dim: int = 64,
+    layers: int = 2,
     seconds: float = 10.0,
+    rate: float = 1500.0,
     clients: int = 8,
-    history: int = 0,
+    histories: tuple[int, ...] = (10, 10_000),
+    store: str | None = None,
+    shards: int = 1,
 ) -> None:
     """Live users at ML-1M's size: in process, and over HTTP on 127.0.0.1 with the client on the same machine.
 
@@ -39,32 +43,46 @@ def serve(
         items: Items of the model.
         users: Users whose events are sent, at random.
         dim: Width of the model.
-        seconds: How long to send.
-        clients: Connections, each with one request at a time.
-        history: Events that every user has before the clock starts.
+        layers: Its blocks.
+        seconds: How long to send, each time.
+        rate: Pairs per second, sent at random moments.
+        clients: Connections that send as fast as they are answered.
+        histories: Events that every user has before the clock starts, one measurement each; a tenth of the users,
+            20 at least, have them.
+        store: redis://… or postgresql://… that is emptied for this; default: a SQLite file that goes afterwards.
+        shards: Processes of the service.
     """
     at_least("clients", clients, 1)
     at_least("users", users, 1)
-    if not seconds > 0:
-        raise InputError(f"seconds must be above 0, got {seconds}")
-    config = FitConfig(dim=dim, protocol="leave-one-out")
-    made = Recommender._untrained(split(synthetic_log(200, items, 20 * items), config.protocol), config)
-    made.fit_experts()
+    if not (seconds > 0 and rate > 0):
+        raise InputError(f"seconds and rate must be above 0, got {seconds} and {rate}")
+    made = live_model(items, dim, layers)
     with threads(1):
-        rows = _in_process(made)
+        alone, together = in_process(made)
     with TemporaryDirectory() as folder:
         export(made, Path(folder) / "model")
-        taken, wall = _over_http(Path(folder), made.model.items, users, seconds, clients, history)
-    cuts = np.percentile(np.array(taken) * 1e3, [50, 90, 99])
-    rows.append(["over HTTP, pairs per second", f"{len(taken) / wall:,.0f}"])
-    rows.append(["its median, 90th and 99th percentile", "  ".join(f"{cut:.1f}" for cut in cuts) + " ms"])
-    title = f"{made.model.items:,} items, D={dim}, {users} users, {clients} connections, {history} events before"
-    show(title, ["event + ten recommendations", "measured"], rows)
+        loads = _over_http(Path(folder), made.model.items, users, seconds, rate, clients, histories, store, shards)
+    rows = [["one user in process", "", f"{alone[0]:.2f}", f"{alone[1]:.2f}", f"{alone[2]:.2f}"]]
+    rows.append([f"in process, batches of {GROUP} users, one thread: events", f"{together:,.0f}", "", "", ""])
+    for name, load in loads.items():
+        rows.append([name, f"{load.rate:,.0f}", *(f"{cut:.1f}" for cut in load.cuts())])
+    title = f"event + ten recommendations: {made.model.items:,} items, D={dim}, {layers} blocks, {users} users"
+    show(title, ["", "per second", "median ms", "90th", "99th percentile"], rows)
+    show_claims(_claims(alone[0], together, loads, rate, histories))
 
 
-def _in_process(made: Recommender) -> list[list[str]]:
+def live_model(items: int, dim: int, layers: int) -> Recommender:
+    """A model of so many items that has not been trained: its speed is that of one that has."""
+    config = FitConfig(dim=dim, layers=layers, protocol="leave-one-out")
+    made = Recommender._untrained(split(synthetic_log(200, items, 20 * items), config.protocol), config)
+    made.fit_experts()
+    return made
+
+
+def in_process(made: Recommender) -> tuple[list[float], float]:
+    """(median, 90th and 99th percentile in ms of a pair of one user, events per second in batches)."""
     rng, session, pool = np.random.default_rng(0), made.session(), SessionPool(made, 1024)
-    ids, group = made.log.item_ids[: made.model.items], list(range(256))
+    ids, group = made.log.item_ids[: made.model.items], list(range(GROUP))
 
     def one() -> None:
         session.update(ids[rng.integers(len(ids))])
@@ -73,94 +91,62 @@ def _in_process(made: Recommender) -> list[list[str]]:
     def batch() -> None:
         pool.update(group, ids[rng.integers(len(ids), size=len(group))].tolist())
 
-    alone, together = _median(one, 300), _median(batch, 30)
-    return [
-        ["one user in process, median", f"{alone * 1e3:.2f} ms"],
-        ["batches of 256 users, one thread", f"{len(group) / together:,.0f} events/s"],
-    ]
+    cuts = np.percentile(np.array(_times(one, 500)) * 1e3, [50, 90, 99])
+    return [float(cut) for cut in cuts], GROUP / statistics.median(_times(batch, 30))
 
 
-def _median(work: Any, times: int) -> float:
-    work()
+def _times(work: Callable[[], None], times: int) -> list[float]:
+    for _ in range(3):
+        work()
     clock = []
     for _ in range(times):
         start = time.perf_counter()
         work()
         clock.append(time.perf_counter() - start)
-    return statistics.median(clock)
+    return clock
 
 
 def _over_http(
-    folder: Path, items: int, users: int, seconds: float, clients: int, history: int
-) -> tuple[list[float], float]:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    words = [sys.executable, "-m", "prism.cli", "serve", str(folder / "model"), "--port", str(port)]
-    process = subprocess.Popen([*words, "--store", str(folder / "events.db")], stdout=subprocess.DEVNULL)
-    try:
-        return asyncio.run(_load(process, port, items, users, seconds, clients, history))
-    finally:
-        process.terminate()
-        process.wait()
+    folder: Path, items: int, users: int, seconds: float, rate: float, clients: int, histories: tuple[int, ...],
+    store: str | None, shards: int,
+) -> dict[str, Load]:  # fmt: skip
+    loads: dict[str, Load] = {}
+    some = max(20, users // 10)
+
+    async def work(port: int) -> None:
+        await full_speed(port, Users(items, users, 9), 1.0, clients)  # nobody's first event is measured
+        loads[f"over HTTP, {clients} clients, full speed"] = await full_speed(
+            port, Users(items, users, 1), seconds, clients
+        )
+        loads[f"over HTTP, {rate:,.0f} a second"] = await at_rate(port, Users(items, users, 2), seconds, rate)
+
+    async def flat(port: int, history: int) -> None:
+        await give_histories(port, items, some, history)
+        name = f"the same, {some} users with {history:,} events before"
+        loads[name] = await at_rate(port, Users(items, some, 3), seconds, rate)
+
+    more = ("--shards", str(shards)) if shards > 1 else ()
+    with running(folder / "model", store or str(folder / "events.db"), *more) as port:
+        asyncio.run(work(port))
+    for history in histories:
+        with running(folder / "model", store or str(folder / f"events-{history}.db"), *more) as port:
+            asyncio.run(flat(port, history))
+    return loads
 
 
-async def _load(
-    process: Any, port: int, items: int, users: int, seconds: float, clients: int, history: int
-) -> tuple[list[float], float]:
-    await _until_ready(process, port)
-    rng = np.random.default_rng(0)
-    for user in range(users if history else 0):
-        codes = rng.integers(items, size=history).tolist()
-        for start in range(0, history, 1000):
-            await _one(port, [(f"u{user}", code) for code in codes[start : start + 1000]])
-    taken: list[float] = []
-    end = time.perf_counter() + seconds
-    begin = time.perf_counter()
-    await asyncio.gather(*(_client(port, n, items, users, end, taken) for n in range(clients)))
-    return taken, time.perf_counter() - begin
-
-
-async def _client(port: int, seed: int, items: int, users: int, end: float, taken: list[float]) -> None:
-    rng = np.random.default_rng((1, seed))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    n = 0
-    while time.perf_counter() < end:
-        event = {"user": f"u{rng.integers(users)}", "item": str(rng.integers(items)), "id": f"{seed}-{n}"}
-        start = time.perf_counter()
-        await _request(reader, writer, {"events": [event], "recommend": {"k": 10}})
-        taken.append(time.perf_counter() - start)
-        n += 1
-    writer.close()
-
-
-async def _one(port: int, events: list[tuple[str, int]]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    await _request(reader, writer, {"events": [{"user": user, "item": str(item)} for user, item in events]})
-    writer.close()
-
-
-async def _request(reader: Any, writer: Any, body: Any) -> None:
-    content = json.dumps(body).encode()
-    head = (
-        f"POST /events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    writer.write(head.encode() + content)
-    answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = int(answer.partition(b"content-length:")[2].split()[0])
-    text = await reader.readexactly(length)
-    if not answer.startswith(b"http/1.1 200"):
-        raise InputError(f"the service answered {text[:200].decode()}")
-
-
-async def _until_ready(process: Any, port: int) -> None:
-    for _ in range(1200):
-        if process.poll() is not None:
-            raise InputError("the service did not start: pip install 'prism-sequence[serve]'")
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            return
-        except OSError:
-            await asyncio.sleep(0.1)
-    raise InputError("the service did not start within two minutes")
+def _claims(
+    alone: float, together: float, loads: dict[str, Load], rate: float, histories: tuple[int, ...]
+) -> list[Claim]:
+    fast, steady, *lengths = loads.values()
+    _, ninety, last = steady.cuts()
+    claims = [
+        Claim(text="in process, one user: median ms", measured=alone, most=0.5),
+        Claim(text=f"in process, batches of {GROUP}: events per second", measured=together, least=20_000),
+        Claim(text="over HTTP at full speed: pairs per second", measured=fast.rate, least=1000),
+        Claim(text=f"over HTTP at {rate:,.0f} a second: 90th percentile, ms", measured=ninety, most=7),
+        Claim(text=f"over HTTP at {rate:,.0f} a second: 99th percentile, ms", measured=last, most=20),
+    ]
+    if len(lengths) > 1:
+        text = f"median after {histories[-1]:,} events / after {histories[0]:,}"
+        claims.append(Claim(text=text, measured=lengths[-1].cuts()[0] / lengths[0].cuts()[0]))
+    return claims

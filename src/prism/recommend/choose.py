@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from prism.config import count
 from prism.errors import InputError
 from prism.recommend.data.items import items_with
 from prism.recommend.data.log import Log
+from prism.recommend.top import top
 
+NOTHING = np.zeros(0, dtype=np.int64)
 # Items by their ids; or by columns of their table, each with the value or values that an item may have.
 Filter = Iterable[object] | Mapping[str, object]
 
@@ -46,15 +48,29 @@ def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | No
 def best(
     scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
 ) -> tuple[Float[Tensor, "Q K"], Tensor]:
-    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
-    k = count("k", k)
+    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer.
+
+    On the CPU the scores given are used up: those of removed items are overwritten.
+    """
+    k = min(count("k", k), scores.shape[1])
+    if scores.device.type == "cpu":
+        found = scores.new_empty(len(scores), k)
+        codes = torch.empty(len(scores), k, dtype=torch.int64)
+        gone = (NOTHING, NOTHING) if removed is None else removed
+        given = scores.detach().contiguous().numpy()
+        finite = top(given, mask.numpy(), gone[0], gone[1], found.numpy(), codes.numpy())
+        return (found, codes) if finite else _refuse()
     if not torch.isfinite(scores).all():
-        raise InputError("some scores are not finite: the weights are damaged or training diverged; fit it again")
+        _refuse()
     scores = scores.masked_fill(~mask.to(scores.device), -torch.inf)
     if removed is not None:
         rows, items = (torch.from_numpy(part).to(scores.device) for part in removed)
         scores[rows, items] = -torch.inf
-    return scores.topk(min(k, scores.shape[1]))
+    return scores.topk(k)
+
+
+def _refuse() -> NoReturn:
+    raise InputError("some scores are not finite: the weights are damaged or training diverged; fit it again")
 
 
 def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from prism.models.one_token import OneToken
-from prism.recommend.model.recommender import Events
+from prism.recommend.model.recommender import gap_limits
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
+LIMITS = np.array(gap_limits())
 # For each part of the state one array, the first axis of which is the user.
 States = list[Any]
 
@@ -28,8 +29,11 @@ class LiveModel:
         model = recommender.model.eval()
         self.model, self.items = model, model.items
         self.eager = not model.config.query_time
-        self._rows = model._rows().detach()
-        self._table = self._rows[: self.items].contiguous()
+        rows = model._rows().detach()
+        self._table = rows[: self.items].contiguous()
+        self._rows = rows.numpy()
+        self._gaps = _rows_of(model.since), _rows_of(model.until)
+        self._scale = np.float32(model.config.backbone.dim**0.5)
         blocks = list(model.backbone.blocks)
         fits = model.backbone.positions is None and OneToken.fits(blocks)  # type: ignore[arg-type]
         self._one = OneToken(blocks, model.backbone.norm) if fits else None  # type: ignore[arg-type]
@@ -46,8 +50,8 @@ class LiveModel:
         return [part.numpy().copy() for block in parts for part in block], self._project(y)
 
     def room(self, count: int) -> States:
-        """States of so many users, all of them new."""
-        return [np.repeat(part, count, axis=0) for part in self._fresh]
+        """Room for so many users' states, each to be made new before it is used; what is never used takes no memory."""
+        return [np.empty((count, *part.shape[1:]), part.dtype) for part in self._fresh]
 
     def renew(self, states: States, rows: Any) -> None:
         """Makes these users new."""
@@ -118,6 +122,20 @@ class LiveModel:
         return self.model._project(y)
 
     def _embed(self, codes: Any, since: Any, until: Any) -> Tensor:
-        items, gap = torch.from_numpy(np.asarray(codes, dtype=np.int64)), torch.from_numpy(np.asarray(until))
-        times = torch.stack([torch.zeros_like(gap), gap], -1)
-        return self.model._embed(self._rows, Events(items, torch.from_numpy(np.asarray(since)), times))
+        """As the model's own, in numpy: a handful of rows is not worth PyTorch's overhead."""
+        of_since, of_until = self._gaps
+        x = self._rows[codes]
+        if of_since is not None:
+            x = x + of_since[gap_buckets(since)]
+        if of_until is not None:
+            x = x + of_until[gap_buckets(until)]
+        return torch.from_numpy(x * self._scale)
+
+
+def _rows_of(table: torch.nn.Embedding | None) -> Any:
+    return None if table is None else table.weight.detach().numpy()
+
+
+def gap_buckets(seconds: Any) -> Any:
+    """`gap_bucket` of a numpy array."""
+    return LIMITS.searchsorted(seconds, side="right")

@@ -6,9 +6,8 @@ in the batch. All methods may be called from any thread; one lock makes them tak
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,12 +15,9 @@ from torch import Tensor
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.recommend.ask import after_last
-from prism.recommend.choose import Filter, Recommendation, as_list, permitted
-from prism.recommend.data.log import Codes
-from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.live import LiveModel
-from prism.recommend.model.experts.user_state import UserState, empty_state, updated
+from prism.recommend.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
+from prism.recommend.memories import NONE, Memory, RecurrentMemory, WindowMemory
+from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
 from prism.recommend.model.recommender import live_scores
 from prism.recommend.user_bytes import UserValue, pack_user, unpack_user
 
@@ -29,20 +25,6 @@ if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
 User = Hashable
-NOTHING = -1
-
-
-class Facts(NamedTuple):
-    """What is known of each slot's user beside the state: one array each."""
-
-    count: Any
-    """Events so far."""
-    time: Any
-    """Of the latest event."""
-    pending: Any
-    """The item of the event that the state does not hold yet; -1: it holds all."""
-    since: Any
-    """That event's seconds since the one before."""
 
 
 class SessionPool:
@@ -60,18 +42,14 @@ class SessionPool:
         self._lock = RLock()
         self._slots: OrderedDict[User, int] = OrderedDict()  # by how long they have been idle
         self._free = list(range(capacity - 1, -1, -1))
-        self._seen: list[Codes] = [np.zeros(0, dtype=np.int32)] * capacity
-        self._facts = Facts(*(np.full(capacity, start, dtype=np.int64) for start in (0, 0, NOTHING, NOTHING)))
+        self._counts, self._times = np.zeros(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)
+        self._nobody = empty_state(1)
+        self._users: list[UserState] = [self._nobody] * capacity
         self._experts = recommender.experts
-        self._users: list[UserState] = [] if self._experts is None else [empty_state() for _ in range(capacity)]
-        self._context = recommender.context
-        self._items = recommender.model.items
-        if self._context is None:
-            self._live = LiveModel(recommender)
-            self._states = self._live.room(capacity)
-            self._features = self._live.first.repeat(capacity, 1).clone()
-        else:
-            self._recent = [np.zeros((0, 2), dtype=np.int64)] * capacity  # (item, time), latest last
+        self._items, context = recommender.model.items, recommender.context
+        self._memory: Memory = (
+            RecurrentMemory(recommender, capacity) if context is None else WindowMemory(recommender, capacity, context)
+        )
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -82,21 +60,26 @@ class SessionPool:
     @property
     def nbytes(self) -> int:
         """Memory of all states."""
-        parts = self._states if self._context is None else self._recent
-        mine = sum(part.nbytes for user in self._users for part in user)
-        return sum(part.nbytes for part in parts) + sum(part.nbytes for part in self._seen) + mine
+        mine = sum(part.nbytes for user in self._users if user is not self._nobody for part in user)
+        return self._memory.nbytes + mine
 
     def length(self, user: User) -> int:
         """Events of a user so far; 0 for someone who is not here."""
         with self._lock:
             slot = self._slots.get(user)
-            return 0 if slot is None else int(self._facts.count[slot])
+            return 0 if slot is None else int(self._counts[slot])
 
     def latest(self, user: User) -> int:
         """The time of a user's latest event; 0 for someone without any."""
         with self._lock:
             slot = self._slots.get(user)
-            return 0 if slot is None else int(self._facts.time[slot])
+            return 0 if slot is None else int(self._times[slot])
+
+    def codes(self, items: Sequence[object]) -> Any:
+        """[N]: the items' codes, -1 where the model does not know one."""
+        codes = self._of.log.item_codes(items).astype(np.int64)
+        codes[codes >= self._items] = NONE
+        return codes
 
     def update(
         self, users: Sequence[User], items: Sequence[object], times: Sequence[int | None] | None = None
@@ -108,13 +91,32 @@ class SessionPool:
         when = [None] * len(users) if times is None else list(times)
         if not len(users) == len(items) == len(when):
             raise InputError(f"{len(users)} users, {len(items)} items and {len(when)} times: give one each")
-        codes = self._of.log.item_codes(items)
-        known = ((codes >= 0) & (codes < self._items)).tolist()
+        codes = self.codes(items)
+        self.take(users, codes, when)
+        return (codes >= 0).tolist()  # type: ignore[no-any-return]
+
+    def take(self, users: Sequence[User], codes: Any, when: Sequence[int | None]) -> None:
+        """`update` by `codes`; what is not known is passed over. A time before the user's latest is refused."""
         with self._lock:
-            for events in _rounds(users, known, self.capacity):
+            self._refuse_late(users, codes, when)
+            for events in _rounds(users, codes.tolist(), self.capacity):
                 slots = np.array([self._slot(users[n]) for n in events])
-                self._take(slots, codes[events].astype(np.int64), [when[n] for n in events])
-        return known
+                self._take(slots, codes[events], [when[n] for n in events])
+
+    def _refuse_late(self, users: Sequence[User], codes: Any, when: Sequence[int | None]) -> None:
+        """Before anything is changed."""
+        latest: dict[User, int] = {}
+        for user, code, time in zip(users, codes.tolist(), when, strict=True):
+            if time is None or code < 0:
+                continue
+            slot = self._slots.get(user)
+            known = slot is not None and self._counts[slot] > 0
+            before = latest.get(user, int(self._times[slot]) if known else None)
+            if before is not None and time < before:
+                raise InputError(
+                    f"time {time} of user {user!r} is before the last event's, {before}: give events in order of time"
+                )
+            latest[user] = time
 
     def recommend(
         self,
@@ -127,7 +129,6 @@ class SessionPool:
         at: int | None = None,
     ) -> list[list[Recommendation]]:
         """The k best items of each user, best first; see `Recommender.recommend`. Users who are not here are new."""
-        at_least("k", k, 1)
         mask = permitted(self._of.log, self._items, allow, deny)
         scores, codes = self.best(users, k, mask, exclude_seen, at)
         return [as_list(self._of.log, row, items) for row, items in zip(scores, codes, strict=True)]
@@ -137,20 +138,20 @@ class SessionPool:
         self, users: Sequence[User], k: int, mask: Tensor, exclude_seen: bool | None = None, at: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """(scores, codes) [N, k] of `recommend`, among the items that `mask` permits."""
-        leaves_out = self._of.excludes_seen if exclude_seen is None else exclude_seen
         with self._lock:
-            slots = np.array([self._slots.get(user, NOTHING) for user in users], dtype=np.int64)
+            slots = np.array([self._slots.get(user, NONE) for user in users], dtype=np.int64)
             for user in users:
                 if user in self._slots:
                     self._slots.move_to_end(user)
-            scores = self._scores(slots, at)
-            seen = [self._seen[slot] if slot >= 0 and leaves_out else self._seen[0][:0] for slot in slots.tolist()]
-        if not mask.all():
-            scores.masked_fill_(~mask, -torch.inf)
-        rows = np.repeat(np.arange(len(seen)), [len(codes) for codes in seen])
-        if len(rows):
-            scores[torch.from_numpy(rows), torch.from_numpy(np.concatenate(seen).astype(np.int64))] = -torch.inf
-        return scores.topk(min(k, self._items))
+            theirs = [self._users[slot] if slot >= 0 else self._nobody for slot in slots.tolist()]
+            scores = self._scores(slots, theirs, at)
+            gone = None
+            if self._of.excludes_seen if exclude_seen is None else exclude_seen:
+                gone = (
+                    np.repeat(np.arange(len(users)), [user.distinct for user in theirs]),
+                    np.concatenate([NOTHING, *(user.items[: user.distinct] for user in theirs)]),
+                )
+        return best(scores, mask, gone, k)
 
     def state(self, user: User) -> bytes:
         """All that is remembered of one user, and nothing of anyone else; for `restore`, here or elsewhere."""
@@ -158,33 +159,21 @@ class SessionPool:
             slot = self._slots.get(user)
             if slot is None:
                 raise InputError(f"user {user!r} is not in the pool")
-            if self._context is None:
-                features = self._features[slot] if self._live.eager else torch.zeros_like(self._features[slot])
-                arrays = [*self._live.row(self._states, slot), features.numpy()]
-            else:
-                arrays = [self._recent[slot]]
-            facts = np.array([column[slot] for column in self._facts])
-            user = None if self._experts is None else self._users[slot]
-            return pack_user(UserValue(arrays=arrays, seen=self._seen[slot], user=user, facts=facts), self._of)
+            arrays, pending = self._memory.row(slot)
+            facts, mine = np.array([self._counts[slot], self._times[slot], *pending]), self._users[slot].trimmed()
+            known = None if self._experts is None else mine
+            return pack_user(UserValue(arrays=arrays, seen=np.sort(mine.items), user=known, facts=facts), self._of)
 
     def restore(self, user: User, state: bytes) -> None:
         """Puts a user's state, as `state` gave it, in place of what is here."""
         value = unpack_user(state, self._of)
         with self._lock:
             slot = self._slot(user)
-            if self._context is None:
-                self._clear(slot)
-                if value.facts[0]:
-                    *parts, features = value.arrays
-                    self._live.put(self._states, slot, parts)
-                    self._features[slot] = torch.from_numpy(features.copy())
-            else:
-                self._recent[slot] = value.arrays[0]
-            self._seen[slot] = value.seen
-            if value.user is not None:
-                self._users[slot] = value.user
-            for column, fact in zip(self._facts, value.facts.tolist(), strict=True):
-                column[slot] = fact
+            self._clear(slot)
+            self._counts[slot], self._times[slot], *pending = value.facts.tolist()
+            self._memory.put(slot, value.arrays, pending)
+            nowhen = np.zeros(len(value.seen), dtype=np.int64)
+            self._users[slot] = state_after(value.seen, nowhen) if value.user is None else value.user
 
     def load(self, user: User, items: Sequence[object], times: Sequence[int] | None = None) -> None:
         """Begins a user anew with a whole history, oldest first."""
@@ -198,6 +187,7 @@ class SessionPool:
             if slot is None:
                 return False
             self._clear(slot)
+            self._users[slot] = self._nobody
             self._free.append(slot)
             return True
 
@@ -210,104 +200,40 @@ class SessionPool:
                 if self._evicted is not None:
                     self._evicted(oldest)
             slot = self._slots[user] = self._free.pop()
+            self._clear(slot)
         self._slots.move_to_end(user)
         return slot
 
     def _clear(self, slot: int) -> None:
-        if self._experts is not None:
-            self._users[slot] = empty_state()
-        self._seen[slot] = self._seen[slot][:0].copy()
-        for column, start in zip(self._facts, (0, 0, NOTHING, NOTHING), strict=True):
-            column[slot] = start
-        if self._context is None:
-            self._live.renew(self._states, [slot])
-            self._features[slot] = self._live.first[0]
-        else:
-            self._recent[slot] = self._recent[slot][:0].copy()
+        self._users[slot] = empty_state()
+        self._counts[slot] = self._times[slot] = 0
+        self._memory.clear(slot)
 
     def _take(self, slots: Any, codes: Any, when: list[int | None]) -> None:
         """One event of each of these slots, all different."""
-        facts = self._facts
-        now = np.array(
-            [facts.time[slot] if time is None else int(time) for slot, time in zip(slots, when, strict=True)]
-        )
-        since = np.where(facts.count[slots] > 0, now - facts.time[slots], NOTHING)
-        if self._context is not None:
-            for slot, code, time in zip(slots.tolist(), codes.tolist(), now.tolist(), strict=True):
-                kept = self._recent[slot][max(0, len(self._recent[slot]) + 1 - self._context) :]
-                self._recent[slot] = np.append(kept, [[code, time]], axis=0)
-        elif self._live.eager:
-            zeros = np.zeros(len(slots), dtype=np.int64)
-            features = self._live.advance(self._states, slots, codes, since, zeros)
-            self._features[torch.from_numpy(slots)] = features
-        else:
-            waiting = facts.pending[slots] >= 0
-            rows = slots[waiting]
-            if len(rows):
-                gap = now[waiting] - facts.time[rows]
-                self._live.advance(self._states, rows, facts.pending[rows], facts.since[rows], gap)
-            facts.pending[slots], facts.since[slots] = codes, since
-        facts.time[slots] = now
-        facts.count[slots] += 1
-        for slot, code in zip(slots.tolist(), codes.tolist(), strict=True):
-            if self._experts is not None:
-                self._users[slot] = updated(self._users[slot], code, int(facts.time[slot]))
-            seen = self._seen[slot]
-            place = int(seen.searchsorted(np.int32(code)))
-            if place == len(seen) or seen[place] != code:
-                grown = np.empty(len(seen) + 1, dtype=np.int32)  # np.insert takes ten times as long
-                grown[:place], grown[place], grown[place + 1 :] = seen[:place], code, seen[place:]
-                self._seen[slot] = grown
+        before = self._times[slots]
+        now = np.array([time if given is None else given for time, given in zip(before.tolist(), when, strict=True)])
+        since = np.where(self._counts[slots] > 0, now - before, NONE)
+        self._memory.take(slots, codes, before, since, now)
+        self._times[slots] = now
+        self._counts[slots] += 1
+        for slot, code, time in zip(slots.tolist(), codes.tolist(), now.tolist(), strict=True):
+            self._users[slot] = updated(self._users[slot], code, time)
 
-    def _scores(self, slots: Any, at: int | None) -> Tensor:
-        features = self._after(slots, at)
-        scores = self._of.model.scores(features) if self._context is not None else self._live.scores(features)
+    def _scores(self, slots: Any, users: list[UserState], at: int | None) -> Tensor:
+        features = self._memory.features(slots, self._times[slots], at)
+        scores = self._memory.scores(features)
         if self._experts is None:
             return scores
-        users = [self._users[slot] if slot >= 0 else empty_state() for slot in slots.tolist()]
         return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
 
-    def _after(self, slots: Any, at: int | None) -> Tensor:
-        """[N, D]: features after the last event of each user."""
-        if self._context is not None:
-            return self._encoded(slots, at)
-        features = self._live.first.repeat(len(slots), 1)
-        here = slots >= 0
-        if self._live.eager:
-            features[torch.from_numpy(here)] = self._features[torch.from_numpy(slots[here])]
-        else:
-            waiting = here & (self._facts.pending[slots] >= 0)
-            rows = slots[waiting]
-            if len(rows):
-                facts = self._facts
-                gap = np.zeros(len(rows), dtype=np.int64) if at is None else at - facts.time[rows]
-                found = self._live.advance(
-                    self._states, rows, facts.pending[rows], facts.since[rows], gap, keep=False
-                )  # fmt: skip
-                features[torch.from_numpy(waiting)] = found
-        return features
 
-    def _encoded(self, slots: Any, at: int | None) -> Tensor:
-        """A model with a limited context: the last events of each user, encoded together."""
-        recent = [self._recent[slot] if slot >= 0 else self._recent[0][:0] for slot in slots.tolist()]
-        events = np.concatenate(recent)
-        log = replace(
-            self._of.log,
-            offsets=np.cumsum([0, *map(len, recent)]),
-            items=events[:, 0].astype(np.int32),
-            times=events[:, 1],
-            user_ids=np.arange(len(slots)),
-        )
-        asked, queries = after_last(log, np.arange(len(slots)), self._items, at=at)
-        return ModelScorer(self._of.model, self._context).features(asked, queries)
-
-
-def _rounds(users: Sequence[User], known: list[bool], most: int) -> list[list[int]]:
-    """Events in rounds of at most `most`, in each of which a user has at most one, in order."""
+def _rounds(users: Sequence[User], codes: list[int], most: int) -> list[list[int]]:
+    """Known events in rounds of at most `most`, in each of which a user has at most one, in order."""
     rounds: list[list[int]] = []
     done: dict[User, int] = {}
     for n, user in enumerate(users):
-        if not known[n]:
+        if codes[n] < 0:
             continue
         turn = done.get(user, 0)
         while turn < len(rounds) and len(rounds[turn]) == most:

@@ -83,9 +83,11 @@ class Session:
     ) -> list[Recommendation]:
         """The k items most likely to come next, best first; see `Recommender.recommend`."""
         mask = permitted(self._of.log, self._model.items, allow, deny)
+        gone = None
         if self._of.excludes_seen if exclude_seen is None else exclude_seen:
-            mask[torch.from_numpy(self._user.items[: self._user.distinct].astype(np.int64))] = False
-        scores, codes = best(self.scores(None if at is None else seconds(at)), mask, None, k)
+            taken = self._user.items[: self._user.distinct].astype(np.int64)
+            gone = np.zeros_like(taken), taken
+        scores, codes = best(self.scores(None if at is None else seconds(at)), mask, gone, k)
         return as_list(self._of.log, scores[0], codes[0])
 
     @torch.inference_mode()

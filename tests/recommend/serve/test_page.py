@@ -23,9 +23,10 @@ def address(tmp_path: Path) -> Iterator[str]:
 
     from prism.recommend.data.splits import split
     from prism.recommend.recommender import Recommender
-    from prism.recommend.serve.app import Service, create_app
+    from prism.recommend.serve.app import create_app
     from prism.recommend.serve.engine import Engine
-    from prism.recommend.serve.store import SqliteStore
+    from prism.recommend.serve.service import Service
+    from prism.recommend.serve.stores.sqlite import SqliteStore
 
     config = replace(tiny.CONFIG, heads=2)
     made = Recommender._untrained(split(tiny.log(), config.protocol), config)

@@ -30,10 +30,12 @@ from prism.recommend.data.splits import split
 from prism.recommend.export import export
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
-from prism.recommend.serve.app import Limits, Service, create_app
+from prism.recommend.serve.app import create_app
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import add_key, read_keys
-from prism.recommend.serve.store import SqliteStore, User
+from prism.recommend.serve.service import Limits, Service
+from prism.recommend.serve.stores.base import StoreError, User
+from prism.recommend.serve.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_states_equal_their_events_after_a_restart_and_a_damaged_snapshot_is_reb
             send(test, ("u", history[-1], f"e{n}", n + 1))
         before = made.engine.pool.state(User("default", "u"))
     made.engine.stop()
-    for damage in (None, "UPDATE states SET state = x'00112233'", "DELETE FROM states"):
+    for damage in (None, "UPDATE snapshots SET state = x'00112233'", "DELETE FROM snapshots"):
         if damage:
             with sqlite3.connect(tmp_path / "e.db") as db:
                 assert db.execute(damage).rowcount == 1
@@ -213,7 +215,9 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
     made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5))
     with TestClient(create_app(made)) as test:
         assert test.post("/events", content=b"x" * 3000).status_code == 413
-        assert test.post("/events", content=iter([b'{"events": [' + b" " * 1900, b" " * 1900])).status_code == 422
+        chunks, kind = iter([b'{"events": [' + b" " * 1900, b" " * 1900]), {"content-type": "application/json"}
+        assert test.post("/events", content=chunks, headers=kind).status_code == 413
+        assert test.post("/events", content=b'{"events": [{"user": "u", "item": "3"}]}').status_code == 422
         assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
         assert 429 in [test.get("/health").status_code for _ in range(12)]
     made.engine.stop()
@@ -225,7 +229,7 @@ def test_a_store_that_fails_is_told_loses_nothing_and_recovers(client: TestClien
     working = store.append
 
     def full(events: Any) -> Any:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise StoreError("database or disk is full")
 
     store.append = full
     answer = client.post("/events", json={"events": [{"user": "u", "item": "9", "id": "b", "time": 20}]})

@@ -3,9 +3,10 @@
 Row i of the table is item i's own, and where items have features what it shares with others (`item_features.py`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,7 +223,17 @@ def log_chances(chances: NDArray[np.floating]) -> Tensor:
     return torch.from_numpy(chances).clamp_(min=torch.finfo(torch.float32).tiny).log_()
 
 
+def gap_limits() -> list[int]:
+    """The smallest gap of each bucket but the first: 1 + seconds ≥ 2^{n/2}, in whole numbers."""
+    return [math.isqrt(2**n - 1) for n in range(GAP_BUCKETS)]
+
+
 def gap_bucket(seconds: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
     """1 + ⌊2 log₂(1 + seconds)⌋, at most the last bucket; 0 where there is no gap (-1)."""
-    steps = (2 * torch.log2(seconds.clamp(min=0).double() + 1)).long() + 1
-    return torch.where(seconds < 0, 0, steps.clamp(max=GAP_BUCKETS))
+    return torch.bucketize(seconds, _gap_limits(seconds.device), right=True)
+
+
+@cache
+def _gap_limits(device: torch.device) -> Int[Tensor, " buckets"]:
+    with torch.inference_mode(False):
+        return torch.tensor(gap_limits(), device=device)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -14,9 +15,29 @@ from prism.config import at_least
 from prism.errors import InputError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `serve` was told."""
+
+    model: Path
+    store: str
+    host: str
+    port: int
+    keys: Path | None
+    shards: int
+    shard: int
+    users_in_memory: int
+    snapshot_every: int
+    max_body: int
+    max_rate: float
+    timeout: float
+    cors: tuple[str, ...]
+    log_requests: bool
+
+
 def serve(
     model: Positional[Path],
-    store: Path = Path("prism-events.db"),
+    store: str = "prism-events.db",
     host: str = "127.0.0.1",
     port: int = 8080,
     keys: Path | None = None,
@@ -27,6 +48,7 @@ def serve(
     max_body: int = 1_000_000,
     max_rate: float = 0.0,
     timeout: float = 5.0,
+    cors: tuple[str, ...] = (),
     log_requests: bool = False,
     browse: bool = False,
 ) -> None:
@@ -34,17 +56,18 @@ def serve(
 
     Args:
         model: A folder that `prism export` wrote.
-        store: SQLite file of the events; made if there is none.
+        store: Where events are kept: a SQLite file, made if there is none; or redis://…, postgresql://…
         host: Address to listen on; any but this machine's own needs keys.
-        port: Port to listen on; shard n listens on port + n.
+        port: Port to listen on.
         keys: File of API keys, made by `prism serve-key`; without it everyone may ask.
-        shards: Processes, each with its part of the users (by hash) and a store of its own.
-        shard: Only this one of them, for one machine each.
+        shards: Processes, each with its part of the users (by hash).
+        shard: Only this one of them.
         users_in_memory: States that are kept in memory at most, at least 2,000.
         snapshot_every: Events of a user between two snapshots of the state.
         max_body: Bytes of a request at most.
         max_rate: Requests a second of one key at most; 0: no limit.
         timeout: Seconds until a request is given up.
+        cors: Origins whose pages may use the service from a browser, e.g. https://shop.example; default: none.
         log_requests: One line of JSON per request on the standard error, without ids or keys.
         browse: Open the page in a browser.
     """
@@ -58,56 +81,17 @@ def serve(
     if shards > 1 and shard is None:
         _start_all(shards)
         return
-    _serve_one(
-        model, store if shards == 1 else store.with_name(f"{store.stem}-{shard}of{shards}{store.suffix}"), host,
-        port + (shard or 0), keys, (shard or 0, shards), (users_in_memory, snapshot_every),
-        (max_body, max_rate, timeout), log_requests,
+    options = Options(
+        model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0,
+        users_in_memory=users_in_memory, snapshot_every=snapshot_every, max_body=max_body, max_rate=max_rate,
+        timeout=timeout, cors=cors, log_requests=log_requests,
     )  # fmt: skip
-
-
-def _serve_one(
-    model: Path,
-    store: Path,
-    host: str,
-    port: int,
-    keys: Path | None,
-    share: tuple[int, int],
-    sizes: tuple[int, int],
-    limits: tuple[int, float, float],
-    log_requests: bool,
-) -> None:
     try:
-        import uvicorn
-
-        from prism.recommend.serve.app import Limits, Service, create_app
-        from prism.recommend.serve.engine import Engine
-        from prism.recommend.serve.keys import Keys, read_keys
+        from prism.recommend.serve.process import run
     except ImportError as error:
         raise InputError(f"the service needs {error.name}: pip install 'prism-sequence[serve]'") from None
-    from prism.recommend.export import is_model
-    from prism.recommend.recommender import Recommender
-    from prism.recommend.serve.store import SqliteStore
-
-    if not is_model(model):
-        raise InputError(f"{model} is not an exported model: `prism export RUN {model}` makes one of a run")
     logging.basicConfig(level=logging.INFO if log_requests else logging.WARNING, format="%(message)s")
-    known = Keys() if keys is None else read_keys(keys)
-    engine = Engine(
-        Recommender.load(model, device="cpu"), SqliteStore(store), capacity=sizes[0], snapshot_every=sizes[1]
-    )  # fmt: skip
-    body, rate, seconds = limits
-    service = Service(
-        engine=engine, folder=model.resolve(), keys=known, limits=Limits(body=body, rate=rate, seconds=seconds),
-        shard=share[0], shards=share[1],
-    )  # fmt: skip
-    print(f"prism: http://{host}:{port}  model {engine.recommender.key}, events in {store}", flush=True)
-    try:
-        uvicorn.run(
-            create_app(service), host=host, port=port, log_level="warning", access_log=False,
-            timeout_keep_alive=30, limit_concurrency=2000, server_header=False,
-        )  # fmt: skip
-    finally:
-        engine.stop()
+    run(options)
 
 
 def _start_all(shards: int) -> None:

@@ -27,12 +27,17 @@ class Measures:
             "prism_rebuilt_states": "States built from all events for want of a snapshot",
             "prism_store_failing": "1 while the store does not take writes",
         }
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self.gauges = {name: Gauge(name, about, registry=self.registry) for name, about in names.items()}
 
     def request(self, method: str, path: str, status: int, seconds: float) -> None:
         """One request is answered."""
-        self.requests.labels(method, path, status).inc()
-        self.seconds.labels(path).observe(seconds)
+        key = (method, path, status)
+        if key not in self._children:
+            self._children[key] = (self.requests.labels(*key), self.seconds.labels(path))
+        counter, histogram = self._children[key]
+        counter.inc()
+        histogram.observe(seconds)
 
     def text(self, engine: "Engine") -> bytes:
         """All of it, as Prometheus reads it."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from prism.recommend.serve.engine import MOST_EVENTS
+from prism.recommend.serve.requests import MOST_EVENTS
 
 Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # Seconds since 1970, up to the year 5138.
@@ -49,6 +49,14 @@ class Asked(Wish):
     """Users to recommend to."""
 
     users: list[Id] = Field(min_length=1, max_length=MOST_EVENTS, examples=[["u42"]])
+
+
+class AskedOne(BaseModel):
+    """One user to recommend to, as a query string says it."""
+
+    user: Id
+    k: Count = 10
+    exclude_seen: bool | None = None
 
 
 class EventOut(BaseModel):

@@ -1,0 +1,146 @@
+"""Load for a service on 127.0.0.1: events with a wish for recommendations, at full speed or at a rate."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from prism.errors import InputError
+from prism.recommend.serve.client import Wire, connect, request_bytes
+
+HOST = "127.0.0.1"
+# Connections at a rate: more than are ever busy at once, so that no request waits behind another's answer.
+CONNECTIONS = 64
+
+
+class Load(NamedTuple):
+    """What was measured."""
+
+    seconds: list[float]
+    """Of each pair: from when it was to be sent until its answer was there."""
+    wall: float
+
+    @property
+    def rate(self) -> float:
+        """Pairs per second."""
+        return len(self.seconds) / self.wall
+
+    def cuts(self) -> list[float]:
+        """Median, 90th and 99th percentile in ms."""
+        return [float(cut) for cut in np.percentile(np.array(self.seconds) * 1e3, [50, 90, 99])]
+
+
+@contextmanager
+def running(model: Path, store: str, *more: str) -> Iterator[int]:
+    """A service in a process of its own, for as long as the body takes; gives its port."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        port = int(one.getsockname()[1])
+    words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--port", str(port), "--store", store, *more]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        _until_ready(process, port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    for _ in range(1200):
+        if process.poll() is not None:
+            raise InputError("the service did not start: pip install 'prism-sequence[serve]'")
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise InputError("the service did not start within two minutes")
+
+
+class Users:
+    """Events of random users: ids are never repeated."""
+
+    def __init__(self, items: int, users: int, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self._items, self._users = (
+            rng.integers(items, size=1 << 16).tolist(),
+            rng.integers(users, size=1 << 16).tolist(),
+        )
+        self._run, self._n = f"{seed}-{time.time_ns()}", 0
+
+    def pair(self) -> bytes:
+        """The next request."""
+        n, self._n = self._n, self._n + 1
+        user, item = self._users[n & 0xFFFF], self._items[(n * 7) & 0xFFFF]
+        event = f'{{"user":"u{user}","item":"{item}","id":"{self._run}-{n}"}}'
+        return request_bytes("POST", "/events", f'{{"events":[{event}],"recommend":{{"k":10}}}}'.encode())
+
+
+async def full_speed(port: int, users: Users, seconds: float, clients: int) -> Load:
+    """So many clients, each of which sends when it is answered."""
+    taken: list[float] = []
+    begin = time.perf_counter()
+
+    async def client() -> None:
+        wire = await connect(HOST, port)
+        while (start := time.perf_counter()) < begin + seconds:
+            await _answered(wire, users.pair())
+            taken.append(time.perf_counter() - start)
+        wire.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Load(taken, time.perf_counter() - begin)
+
+
+async def at_rate(port: int, users: Users, seconds: float, rate: float, seed: int = 0) -> Load:
+    """Pairs at random moments, so many a second on average, whether earlier ones are answered or not."""
+    wires = [await connect(HOST, port) for _ in range(CONNECTIONS)]
+    moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, size=int(rate * seconds))).tolist()
+    taken: list[float] = []
+    waiting: set[asyncio.Future[None]] = set()
+    begin = time.perf_counter()
+
+    async def pair(wire: Wire, meant: float) -> None:
+        await _answered(wire, users.pair())
+        taken.append(time.perf_counter() - begin - meant)
+
+    for meant in moments:
+        while (left := meant - (time.perf_counter() - begin)) > 0:
+            await asyncio.sleep(left)
+        wire = next((one for one in wires if one.idle), wires[0])
+        wires.remove(wire)
+        wires.append(wire)
+        task = asyncio.ensure_future(pair(wire, meant))
+        waiting.add(task)
+        task.add_done_callback(waiting.discard)
+    await asyncio.gather(*waiting)
+    wall = time.perf_counter() - begin
+    for wire in wires:
+        wire.close()
+    return Load(taken, wall)
+
+
+async def give_histories(port: int, items: int, users: int, history: int) -> None:
+    """Every user gets so many events at once."""
+    rng, wire = np.random.default_rng(1), await connect(HOST, port)
+    for user in range(users):
+        codes = rng.integers(items, size=history).tolist()
+        for start in range(0, history, 1000):
+            events = [{"user": f"u{user}", "item": str(code)} for code in codes[start : start + 1000]]
+            await _answered(wire, request_bytes("POST", "/events", json.dumps({"events": events}).encode()))
+    wire.close()
+
+
+async def _answered(wire: Wire, request: bytes) -> None:
+    reply = await wire.request(request)
+    if reply.status != 200:
+        raise InputError(f"the service answered {reply.body[:200].decode()}")

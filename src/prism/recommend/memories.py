@@ -1,0 +1,156 @@
+"""What a pool remembers of each slot's user: a recurrent model's state, or the last events of a limited context."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prism.recommend.ask import after_last
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.live import LiveModel
+
+if TYPE_CHECKING:
+    from prism.recommend.recommender import Recommender
+
+NONE = -1
+
+
+class Memory(Protocol):
+    """One row per slot, cleared before it is first used; rows never touch each other."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all of it."""
+
+    def clear(self, slot: int) -> None:
+        """Makes a slot's user new."""
+
+    def take(self, slots: Any, codes: Any, before: Any, since: Any, now: Any) -> None:
+        """One event of each of these slots, all different.
+
+        Args:
+            slots: [N].
+            codes: [N]: items.
+            before: [N]: time of the event before; anything where there is none.
+            since: [N]: seconds since then; -1 where there is none.
+            now: [N]: time of this one.
+        """
+
+    def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
+        """[N, D]: after the last event of each slot, which was at `times`, asked for at `at`; slot -1: someone new."""
+
+    def scores(self, features: Tensor) -> Tensor:
+        """[N, items]."""
+
+    def row(self, slot: int) -> tuple[list[Any], list[int]]:
+        """A slot's arrays, and the item and gap of an event that they do not hold yet (-1: none)."""
+
+    def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
+        """The inverse of `row`, in a cleared slot."""
+
+
+class RecurrentMemory:
+    """States of fixed size, and the features after them."""
+
+    def __init__(self, recommender: "Recommender", capacity: int):
+        self._live = LiveModel(recommender)
+        self._states = self._live.room(capacity)
+        self._features = torch.empty(capacity, self._live.first.shape[1])
+        # an event that the state does not hold yet, because the model is told when the next one comes
+        self._pending = np.full(capacity, NONE, dtype=np.int64)
+        self._since = np.full(capacity, NONE, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._states) + self._features.nbytes
+
+    def clear(self, slot: int) -> None:
+        self._live.renew(self._states, [slot])
+        self._features[slot] = self._live.first[0]
+        self._pending[slot] = self._since[slot] = NONE
+
+    def take(self, slots: Any, codes: Any, before: Any, since: Any, now: Any) -> None:
+        if self._live.eager:
+            features = self._live.advance(self._states, slots, codes, since, np.zeros_like(since))
+            self._features[torch.from_numpy(slots)] = features
+            return
+        waiting = self._pending[slots] >= 0
+        rows = slots[waiting]
+        if len(rows):
+            gap = (now - before)[waiting]
+            self._live.advance(self._states, rows, self._pending[rows], self._since[rows], gap)
+        self._pending[slots], self._since[slots] = codes, since
+
+    def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
+        features = self._live.first.repeat(len(slots), 1)
+        here = slots >= 0
+        if self._live.eager:
+            features[torch.from_numpy(here)] = self._features[torch.from_numpy(slots[here])]
+            return features
+        here &= self._pending[slots] >= 0
+        rows = slots[here]
+        if len(rows):
+            gap = np.zeros(len(rows), dtype=np.int64) if at is None else at - times[here]
+            pending, since = self._pending[rows], self._since[rows]
+            found = self._live.advance(self._states, rows, pending, since, gap, keep=False)
+            features[torch.from_numpy(here)] = found
+        return features
+
+    def scores(self, features: Tensor) -> Tensor:
+        return self._live.scores(features)
+
+    def row(self, slot: int) -> tuple[list[Any], list[int]]:
+        features = self._features[slot] if self._live.eager else torch.zeros_like(self._features[slot])
+        arrays = [*self._live.row(self._states, slot), features.numpy()]
+        return arrays, [int(self._pending[slot]), int(self._since[slot])]
+
+    def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
+        if arrays:  # someone without events has none
+            *parts, features = arrays
+            self._live.put(self._states, slot, parts)
+            self._features[slot] = torch.from_numpy(features.copy())
+        self._pending[slot], self._since[slot] = pending
+
+
+class WindowMemory:
+    """The last events of each user, encoded together when asked for."""
+
+    def __init__(self, recommender: "Recommender", capacity: int, context: int):
+        self._of, self._context = recommender, context
+        self._recent = [np.zeros((0, 2), dtype=np.int64)] * capacity  # (item, time), latest last
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._recent)
+
+    def clear(self, slot: int) -> None:
+        self._recent[slot] = np.zeros((0, 2), dtype=np.int64)
+
+    def take(self, slots: Any, codes: Any, before: Any, since: Any, now: Any) -> None:
+        for slot, code, time in zip(slots.tolist(), codes.tolist(), now.tolist(), strict=True):
+            kept = self._recent[slot][max(0, len(self._recent[slot]) + 1 - self._context) :]
+            self._recent[slot] = np.append(kept, [[code, time]], axis=0)
+
+    def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
+        recent = [self._recent[slot] if slot >= 0 else self._recent[0][:0] for slot in slots.tolist()]
+        events, everyone = np.concatenate(recent), np.arange(len(slots))
+        log = replace(
+            self._of.log,
+            offsets=np.cumsum([0, *map(len, recent)]),
+            items=events[:, 0].astype(np.int32),
+            times=events[:, 1],
+            user_ids=everyone,
+        )
+        asked, queries = after_last(log, everyone, self._of.model.items, at=at)
+        return ModelScorer(self._of.model, self._context).features(asked, queries)
+
+    def scores(self, features: Tensor) -> Tensor:
+        return self._of.model.scores(features)
+
+    def row(self, slot: int) -> tuple[list[Any], list[int]]:
+        return [self._recent[slot]], [NONE, NONE]
+
+    def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
+        self._recent[slot] = arrays[0]

@@ -1,0 +1,158 @@
+"""At the door: the size of a body, the rate of a key, whose key it is, a log line and a measure for every request.
+
+Requests that come often go straight to `Hot`; all others, to the application that FastAPI makes.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from hashlib import sha256
+from typing import Any
+
+from prism.recommend.serve.hot import Hot
+from prism.recommend.serve.problems import MEDIA, Refused, problem, told
+from prism.recommend.serve.service import Service
+
+log = logging.getLogger("prism.serve.requests")
+failures = logging.getLogger("prism.serve")
+# Keys and addresses whose rate is remembered.
+MOST_CLIENTS = 10_000
+JSON = "application/json"
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"})
+
+
+class Gone(Exception):
+    """The client went away before its request was whole."""
+
+
+class Door:
+    """The outermost ASGI application."""
+
+    def __init__(self, app: Any, service: Service, hot: Hot):
+        self.app, self.of, self.hot = app, service, hot
+        self._parsers = hot.parsers()
+        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status, path = time.perf_counter(), 499, scope["path"]
+        try:
+            self._admit(scope)
+            parser = self._parsers.get((scope["method"], path))
+            if parser is not None:
+                status = await self._answer(parser, scope, receive, send)
+            else:
+                path, status = "other", await self._pass_on(scope, receive, send)
+                # never the path itself: it has users' ids
+                path = getattr(scope.get("route"), "path", "other")
+        except Gone:
+            pass
+        except Exception as error:
+            status, detail = told(error) or (500, "the service failed: its log says why")
+            if status == 500:
+                failures.exception("a request failed")
+            if not scope.get("prism.answered"):
+                await respond(send, status, problem(status, detail), MEDIA)
+        seconds = time.perf_counter() - start
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.of.measures.request(method, path, status, seconds)
+        if log.isEnabledFor(logging.INFO):
+            line = {"method": method, "path": path, "status": status, "ms": round(seconds * 1e3, 3)}
+            log.info(json.dumps(line))
+
+    async def _answer(self, parser: Any, scope: Any, receive: Any, send: Any) -> int:
+        tenant = self.of.keys.tenant(header(scope, b"x-api-key"))
+        if tenant is None:
+            raise Refused(401, "the header X-API-Key has no key of this service")
+        body = b""
+        if scope["method"] != "GET":
+            kind = header(scope, b"content-type").partition(";")[0].strip().lower()
+            if kind != JSON and not kind.endswith("+json"):
+                raise Refused(422, f"the body must be JSON, with Content-Type: {JSON}")
+            body = await self._body(receive)
+        request, work = parser(scope["query_string"], body)
+        answer = await work(request, tenant)
+        await respond(send, 200, answer.encode(), JSON)
+        return 200
+
+    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> int:
+        status = 500
+
+        async def noted(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status, scope["prism.answered"] = message["status"], True
+            await send(message)
+
+        await self.app(scope, self._limited(receive), noted)
+        return status
+
+    def _admit(self, scope: Any) -> None:
+        length = header(scope, b"content-length") or "0"
+        if not length.isdigit() or int(length) > self.of.limits.body:
+            raise Refused(413, f"a request may have {self.of.limits.body:,} bytes")
+        if self.of.limits.rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
+            raise Refused(429, f"more than {self.of.limits.rate:g} requests a second: slow down")
+
+    def _spend(self, key: str, client: Any) -> bool:
+        """A bucket for each key, or address: one second's requests at most, filled at the rate."""
+        who = sha256(key.encode()).hexdigest() if key else str(client and client[0])
+        now, rate = time.monotonic(), self.of.limits.rate
+        left, then = self._rates.pop(who, (max(rate, 1.0), now))
+        left = min(max(rate, 1.0), left + (now - then) * rate)
+        self._rates[who] = (left - 1 if left >= 1 else left, now)
+        if len(self._rates) > MOST_CLIENTS:
+            self._rates.popitem(last=False)
+        return left >= 1
+
+    async def _body(self, receive: Any) -> bytes:
+        limited, parts = self._limited(receive), []
+        while True:
+            message = await limited()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _limited(self, receive: Any) -> Any:
+        """A body that is too long, or too slow to come, is refused while it is read."""
+        taken, until = 0, asyncio.get_running_loop().time() + self.of.limits.seconds
+        whole = False
+
+        async def limited() -> Any:
+            nonlocal taken, whole
+            if whole:  # what is waited for now is the end of the connection
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise Refused(408, f"the body did not come within {self.of.limits.seconds:g} seconds") from None
+            taken += len(message.get("body", b""))
+            if taken > self.of.limits.body:
+                raise Refused(413, f"a request may have {self.of.limits.body:,} bytes")
+            whole = not message.get("more_body")
+            return message
+
+        return limited
+
+
+def header(scope: Any, name: bytes) -> str:
+    """A header's value; empty if there is none."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
+
+
+async def respond(send: Any, status: int, body: bytes, kind: str) -> None:
+    """A whole answer."""
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

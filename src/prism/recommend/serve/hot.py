@@ -1,0 +1,119 @@
+"""The two requests that come a thousand times a second: events, and recommendations.
+
+They are checked by the same models as FastAPI would check them (`schema.py`, compiled), asked of the engine, and
+written as JSON from pieces. The endpoints of the OpenAPI document call the same methods.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pydantic import ValidationError
+
+from prism.recommend.choose import permitted
+from prism.recommend.partition import partition
+from prism.recommend.serve import schema
+from prism.recommend.serve.labels import text
+from prism.recommend.serve.problems import Refused, invalid
+from prism.recommend.serve.requests import Answer, Ask, Question
+from prism.recommend.serve.service import Service
+from prism.recommend.serve.stores.base import Event, User
+
+
+class Hot:
+    """Requests in, JSON out."""
+
+    def __init__(self, service: Service):
+        self.of = service
+
+    async def ask(self, ask: Ask) -> Any:
+        """The engine's answer, or a TimeoutError."""
+        async with asyncio.timeout(self.of.limits.seconds):
+            return await self.of.engine.ask(ask)
+
+    async def call(self, work: Callable[[], Any]) -> Any:
+        """Something that only the engine's thread may do."""
+        return await self.ask(Ask(call=work, loop=asyncio.get_running_loop()))
+
+    def user(self, tenant: str, user: str) -> User:
+        """A user of this shard."""
+        if self.of.shards > 1:
+            theirs = partition(user, self.of.shards)
+            if theirs != self.of.shard:
+                raise Refused(421, f"user {user!r} is of shard {theirs} of {self.of.shards}")
+        return User(tenant, user)
+
+    async def events(self, body: schema.EventsIn, tenant: str) -> str:
+        """Takes in events; answered when they are on the disk."""
+        now = int(time.time())
+        given = [
+            Event(
+                self.user(tenant, one.user), one.id or uuid.uuid4().hex, one.item, now if one.time is None else one.time
+            )
+            for one in body.events
+        ]
+        users = list({event.user: None for event in given})
+        questions = [] if body.recommend is None else self._questions(users, body.recommend)
+        answer: Answer = await self.ask(
+            Ask(events=given, questions=questions, loop=asyncio.get_running_loop())
+        )  # fmt: skip
+        self.of.measures.events.inc(sum(one.new for one in answer.stored))
+        told = ",".join(
+            f'{{"id":{text(event.id)},"seq":{one.seq},"new":{_bool(one.new)},"known":{_bool(known)}}}'
+            for event, one, known in zip(given, answer.stored, answer.known, strict=True)
+        )
+        found = "null" if body.recommend is None else _recommended(users, answer)
+        return f'{{"events":[{told}],"recommendations":{found}}}'
+
+    async def recommendations(self, body: schema.Asked, tenant: str) -> str:
+        """The items most likely to come next, for many users."""
+        users = [self.user(tenant, user) for user in body.users]
+        questions = self._questions(users, body)
+        answer: Answer = await self.ask(Ask(questions=questions, loop=asyncio.get_running_loop()))
+        return f'{{"model":{text(answer.labels.key)},"recommendations":{_recommended(users, answer)}}}'
+
+    def _questions(self, users: list[User], wish: schema.Wish) -> list[Question]:
+        made, mask = self.of.engine.recommender, None
+        if wish.allow is not None or wish.deny is not None:
+            mask = permitted(made.log, made.model.items, wish.allow, wish.deny)
+        at = int(time.time()) if wish.at is None and made.model.config.query_time else wish.at
+        return [Question(user, wish.k, wish.exclude_seen, mask, at) for user in users]
+
+    def parsers(self) -> dict[tuple[str, str], Callable[[bytes, bytes], tuple[Any, Any]]]:
+        """(method, path) → a function of (query, body) that gives the checked request and what answers it."""
+        return {
+            ("POST", "/events"): lambda _, body: (_checked(schema.EventsIn, body), self.events),
+            ("POST", "/recommendations"): lambda _, body: (_checked(schema.Asked, body), self.recommendations),
+            ("GET", "/recommendations"): lambda query, _: (_asked(query), self.recommendations),
+        }
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _recommended(users: Iterable[User], answer: Answer) -> str:
+    rows = (
+        f'{{"user":{text(user.id)},"items":{answer.labels.items(found)}}}'
+        for user, found in zip(users, answer.found, strict=True)
+    )
+    return f"[{','.join(rows)}]"
+
+
+def _checked(model: Any, body: bytes) -> Any:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid("body", error) from None
+
+
+def _asked(query: bytes) -> schema.Asked:
+    given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    try:
+        one = schema.AskedOne.model_validate(given)
+    except ValidationError as error:
+        raise invalid("query", error) from None
+    return schema.Asked(users=[one.user], k=one.k, exclude_seen=one.exclude_seen)

@@ -1,0 +1,48 @@
+"""Errors as application/problem+json (RFC 9457): what went wrong, in one place for every way a request can take."""
+
+from http import HTTPStatus
+
+from pydantic import ValidationError
+
+from prism.errors import InputError
+from prism.recommend.serve import schema
+from prism.recommend.serve.requests import Busy
+from prism.recommend.serve.stores.base import StoreError
+
+MEDIA = "application/problem+json"
+
+
+class Refused(Exception):
+    """An answer with a status of its own."""
+
+    def __init__(self, status: int, detail: str):
+        super().__init__(detail)
+        self.status = status
+
+
+def problem(status: int, detail: str) -> bytes:
+    """The body of an error."""
+    return schema.Problem(title=HTTPStatus(status).phrase, status=status, detail=detail).model_dump_json().encode()
+
+
+def invalid(where: str, error: ValidationError) -> Refused:
+    """The first thing that a request's body or query has wrong."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return Refused(422, f"{'.'.join(str(part) for part in (where, *first['loc']))}: {first['msg']}")
+
+
+def told(error: Exception) -> tuple[int, str] | None:
+    """(status, detail) of an error that has one; None: it is the service's own fault."""
+    match error:
+        case Refused():
+            return error.status, str(error)
+        case InputError():
+            return 422, str(error)
+        case Busy():
+            return 503, "too many requests wait: try again in a moment"
+        case StoreError():
+            return 503, f"the store does not take this now: {error}"
+        case TimeoutError():
+            return 504, "the answer took too long"
+        case _:
+            return None

@@ -1,0 +1,66 @@
+"""One process of the service: the model is loaded and warm before the first request is let in."""
+
+import sys
+from pathlib import Path
+
+import torch
+import uvicorn
+
+from prism.errors import InputError
+from prism.recommend.export import is_model
+from prism.recommend.recommender import Recommender
+from prism.recommend.serve.app import create_app
+from prism.recommend.serve.command import Options
+from prism.recommend.serve.engine import Engine
+from prism.recommend.serve.keys import Keys, read_keys
+from prism.recommend.serve.protocol import Protocol
+from prism.recommend.serve.service import Limits, Service
+from prism.recommend.serve.stores.base import hidden, open_store
+
+# Seconds after which a thread must let another have the interpreter: the default, 5 ms, is longer than a request.
+SWITCH_SECONDS = 0.0005
+
+
+def run(options: Options) -> None:
+    """Serves until it is told to stop; then finishes what waits."""
+    if not is_model(options.model):
+        raise InputError(
+            f"{options.model} is not an exported model: `prism export RUN {options.model}` makes one of a run"
+        )
+    keys = Keys() if options.keys is None else read_keys(options.keys)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(1)  # a process per core (--shards); one user's step is too small to divide
+    recommender = Recommender.load(options.model, device="cpu")
+    address = shard_store(options.store, options.shard, options.shards)
+    engine = Engine(
+        recommender, open_store(address), capacity=options.users_in_memory, snapshot_every=options.snapshot_every
+    )  # fmt: skip
+    try:
+        engine.warm()
+        service = Service(
+            engine=engine,
+            folder=options.model.resolve(),
+            keys=keys,
+            limits=Limits(body=options.max_body, rate=options.max_rate, seconds=options.timeout),
+            shard=options.shard,
+            shards=options.shards,
+        )
+        print(
+            f"prism: http://{options.host}:{options.port}  model {recommender.key}, events in {hidden(address)}",
+            flush=True,
+        )
+        uvicorn.run(
+            create_app(service, options.cors), host=options.host, port=options.port, http=Protocol, loop="uvloop",
+            ws="none", log_level="warning", access_log=False, timeout_keep_alive=30, limit_concurrency=2000,
+            server_header=False, proxy_headers=False,
+        )  # fmt: skip
+    finally:
+        engine.stop()
+
+
+def shard_store(address: str, shard: int, shards: int) -> str:
+    """A file of its own for each shard; a server is shared."""
+    if shards == 1 or "://" in address:
+        return address
+    path = Path(address)
+    return str(path.with_name(f"{path.stem}-{shard}of{shards}{path.suffix}"))

@@ -1,0 +1,98 @@
+"""What the web asks of the engine, and what it gets back."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from prism.recommend.serve.stores.base import Event, Stored, User
+
+if TYPE_CHECKING:
+    from prism.recommend.serve.labels import Labels
+
+# Events, and questions, of one request.
+MOST_EVENTS = 1000
+
+
+class Busy(Exception):
+    """More requests wait than are accepted."""
+
+
+class Question(NamedTuple):
+    """Recommendations for one user."""
+
+    user: User
+    k: int = 10
+    exclude_seen: bool | None = None
+    mask: Tensor | None = None
+    """Which items the request permits; None: all."""
+    at: int | None = None
+
+
+class Found(NamedTuple):
+    """Recommendations of one question, best first; as numbers, because most are written out as JSON at once."""
+
+    scores: list[float]
+    codes: list[int]
+
+
+class Answer(NamedTuple):
+    """What became of the events, and the recommendations of each question."""
+
+    stored: list[Stored]
+    known: list[bool]
+    """Whether the model knows each event's item."""
+    found: list[Found]
+    labels: "Labels"
+    """Of the model whose codes those are: it may have been changed since."""
+
+
+class Ask:
+    """One request: events to take in, then questions to answer; or any other work on the store (`call`)."""
+
+    __slots__ = ("answer", "call", "events", "loop", "questions")
+
+    def __init__(
+        self,
+        *,
+        events: Sequence[Event] = (),
+        questions: Sequence[Question] = (),
+        call: Callable[[], Any] | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ):
+        self.events, self.questions, self.call, self.loop = events, questions, call, loop
+        self.answer: Any = Future() if loop is None else loop.create_future()
+
+    @property
+    def size(self) -> int:
+        """Users that it may need, at most."""
+        return len(self.events) + len(self.questions)
+
+
+Outcome = tuple[Ask, Any, BaseException | None]
+
+
+def deliver(outcomes: list[Outcome]) -> None:
+    """Hands out answers; those of one event loop are sent there together: it is woken once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+    for outcome in outcomes:
+        loop = outcome[0].loop
+        if loop is None:
+            _settle([outcome])
+        else:
+            by_loop.setdefault(loop, []).append(outcome)
+    for loop, part in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, part)
+
+
+def _settle(outcomes: list[Outcome]) -> None:
+    for ask, result, error in outcomes:
+        if ask.answer.done():  # given up meanwhile
+            continue
+        if error is None:
+            ask.answer.set_result(result)
+        else:
+            ask.answer.set_exception(error)

@@ -1,0 +1,34 @@
+"""What the endpoints need: the engine, the keys, the limits, and who else shares the users."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prism.recommend.serve.engine import Engine
+from prism.recommend.serve.keys import Keys
+from prism.recommend.serve.measures import Measures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one client may ask for."""
+
+    body: int = 1_000_000
+    """Bytes of a request."""
+    rate: float = 0.0
+    """Requests a second of one key; 0: as many as come."""
+    seconds: float = 5.0
+    """Until a request is given up, and until its body must be there."""
+
+
+@dataclass(kw_only=True)
+class Service:
+    """One process."""
+
+    engine: Engine
+    folder: Path
+    """Of the model."""
+    keys: Keys = field(default_factory=Keys)
+    limits: Limits = field(default_factory=Limits)
+    shard: int = 0
+    shards: int = 1
+    measures: Measures = field(default_factory=Measures)

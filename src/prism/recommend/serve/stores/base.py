@@ -1,0 +1,157 @@
+"""What every store does: it keeps events for good, each once, and snapshots of states that may be thrown away.
+
+A store is used by one thread at a time. What a call has written is on the disk when it returns; whatever goes wrong
+with the disk or the server is a `StoreError`, and the caller then trusts nothing but what it reads again.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class StoreError(Exception):
+    """The store cannot be written or read now."""
+
+
+class User(NamedTuple):
+    """Whose events they are; two tenants' users of one id have nothing in common."""
+
+    tenant: str
+    id: str
+
+
+class Event(NamedTuple):
+    """One event as it comes."""
+
+    user: User
+    id: str
+    item: str
+    time: int
+
+
+class Stored(NamedTuple):
+    """What became of an event."""
+
+    seq: int
+    """Its number among the user's events, from 1; of a repeated one, the number that it has."""
+    new: bool
+
+
+class Kept(NamedTuple):
+    """One event of a user as it is kept."""
+
+    seq: int
+    id: str
+    item: str
+    time: int
+
+
+class Version(NamedTuple):
+    """How far a user's events go: the number and id of the last to arrive; (0, ""): there are none."""
+
+    seq: int
+    id: str
+
+
+NOBODY = Version(0, "")
+
+
+class Snapshot(NamedTuple):
+    """A state that holds the user's events up to `version`, none of them later than `time`."""
+
+    version: Version
+    time: int
+    state: bytes
+
+
+class Store(ABC):
+    """Events, snapshots of states, and which items may be recommended."""
+
+    exclusive: bool
+    """Whether nobody else writes to it while it is open; if not, states in memory may be behind it."""
+
+    @abstractmethod
+    def append(self, events: Sequence[Event]) -> list[Stored]:
+        """Adds each event after its user's last, all or none; one whose id the tenant has already changes nothing."""
+
+    @abstractmethod
+    def events(self, users: Sequence[User], after: Sequence[int]) -> list[list[Kept]]:
+        """Each user's events with a number above `after`, in order of time, then of arrival."""
+
+    @abstractmethod
+    def versions(self, users: Sequence[User]) -> list[Version]:
+        """How far each user's events go."""
+
+    @abstractmethod
+    def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
+        """Snapshots of states under a model, in place of older ones."""
+
+    @abstractmethod
+    def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
+        """Each user's state under this model, if there is one and it is whole."""
+
+    @abstractmethod
+    def forget(self, user: User) -> int:
+        """Removes everything of a user; how many events those were."""
+
+    @abstractmethod
+    def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
+        """Whether items may be recommended."""
+
+    @abstractmethod
+    def unavailable(self, tenant: str) -> list[str]:
+        """Items that may not be recommended now."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """All events."""
+
+    @abstractmethod
+    def reopen(self) -> None:
+        """After a failure: connects anew and writes a little, so that it is known whether writes work again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of it."""
+
+
+def checksum(state: bytes) -> int:
+    """Kept beside a snapshot, so that a damaged one is noticed."""
+    return zlib.crc32(state)
+
+
+def in_time(events: Iterable[Kept]) -> list[Kept]:
+    """In the order in which a model reads them."""
+    return sorted(events, key=lambda event: (event.time, event.seq))
+
+
+def hidden(address: str) -> str:
+    """A store's address without the password, for what is printed."""
+    scheme, mark, rest = address.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else address
+
+
+def open_store(address: str) -> Store:
+    """A file's path, redis://… or postgresql://…"""
+    from pathlib import Path
+
+    from prism.errors import InputError
+
+    scheme = address.partition("://")[0] if "://" in address else ""
+    try:
+        if scheme in ("redis", "rediss", "unix"):
+            from prism.recommend.serve.stores.redis import RedisStore
+
+            return RedisStore(address)
+        if scheme in ("postgresql", "postgres"):
+            from prism.recommend.serve.stores.postgres import PostgresStore
+
+            return PostgresStore(address)
+    except ImportError as error:
+        raise InputError(f"{scheme}:// needs {error.name}: pip install 'prism-sequence[{scheme}]'") from None
+    if scheme:
+        raise InputError(f"store {hidden(address)}: give a file, redis://… or postgresql://…, not {scheme}://")
+    from prism.recommend.serve.stores.sqlite import SqliteStore
+
+    return SqliteStore(Path(address))
