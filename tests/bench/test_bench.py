@@ -115,16 +115,22 @@ def test_bench_decode_compares_contexts(tmp_path: Path) -> None:
         contexts=(8, 32), mixers=("prism", "attention"), dim=32, layers=1, tokens=4, repeats=1, out=tmp_path / "d"
     )
     record = json.loads((tmp_path / "d.json").read_text())
-    assert len(record["measurements"]) == 4
-    assert record["ratios"][0]["least"] == 0.95
+    systems = [row["system"] for row in record["measurements"]]
+    assert systems == ["prism", "attention"] * 2 + [decode.OURS, decode.LLAMA] * 2 + [decode.MAPS]
+    limits = {ratio["text"].partition(":")[0]: ratio["least"] for ratio in record["ratios"]}
+    assert limits["prism"] == 0.95
+    assert limits["prism / what its linear maps alone would allow"] == 0.5
+    assert limits["prism / llama after 8, both in transformers"] == 1.5
 
 
 def test_the_service_is_measured_in_process_and_over_http(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("fastapi", "uvicorn", "prometheus_client"):
+    for name in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
         pytest.importorskip(name, reason="the service needs it: pip install 'prism-sequence[serve]'")
     from prism.cli import main
 
-    main(["bench", "serve", "--items", "60", "--dim", "16", "--users", "5", "--seconds", "0.5", "--clients", "2"])
+    size = ["--items", "60", "--dim", "16", "--layers", "1", "--users", "5", "--clients", "2", "--histories", "3"]
+    main(["bench", "serve", *size, "--seconds", "0.5", "--rate", "40"])
     said = capsys.readouterr().out
-    assert "pairs per second" in said
-    assert "percentile" in said
+    assert "over HTTP, 2 clients, full speed" in said
+    assert "20 users with 3 events before" in said
+    assert "99th percentile, ms" in said

@@ -61,7 +61,7 @@ def test_a_customer_is_opened_and_takes_a_product_by_keyboard_and_the_reasons_ar
         before = page.inner_text("#recommended")
         page.focus("#products .take")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.getElementById('events').textContent === '1'")
+        browsers.expect(page.locator("#events")).to_have_text("1")
         assert page.inner_text("#recommended") != before
         assert page.locator("#history li").count() == 1
         assert "ms" in page.inner_text("#latency")
@@ -69,7 +69,7 @@ def test_a_customer_is_opened_and_takes_a_product_by_keyboard_and_the_reasons_ar
         page.wait_for_selector("#why table")
         assert not page.evaluate("[...document.querySelectorAll('input')].filter((one) => !one.labels.length).length")
         page.click("#forget")
-        page.wait_for_function("document.getElementById('events').textContent === '0'")
+        browsers.expect(page.locator("#events")).to_have_text("0")
         browser.close()
     assert not wrong
     assert asked == {address.split("/")[2]}

@@ -1,18 +1,10 @@
 """The service: events that are acknowledged stay, states equal their events, tenants never meet, errors are told."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
-import json
-import os
 import random
-import signal
-import socket
 import sqlite3
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +15,20 @@ pytest.importorskip("prometheus_client", reason="the service needs it: pip insta
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
 from fastapi.testclient import TestClient
-from support import tiny
+from support.service import expected, items, models, send, service
 
 from prism.errors import InputError
-from prism.recommend.data.splits import split
-from prism.recommend.export import export
 from prism.recommend.partition import partition
-from prism.recommend.recommender import Recommender
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import add_key, read_keys
-from prism.recommend.serve.service import Limits, Service
+from prism.recommend.serve.service import Limits
 from prism.recommend.serve.stores.base import StoreError, User
 from prism.recommend.serve.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    for n, name in enumerate(("one", "two")):
-        config = replace(tiny.CONFIG, heads=2, train=replace(tiny.CONFIG.train, seed=n))
-        export(Recommender._untrained(split(tiny.log(), config.protocol), config), folder / name)
-    return folder / "one"
-
-
-def service(model: Path, store: Path, **fields: Any) -> Service:
-    engine = Engine(Recommender.load(model), SqliteStore(store), capacity=2000, snapshot_every=5)
-    return Service(engine=engine, folder=model, **fields)
+    return models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
@@ -59,22 +38,6 @@ def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
         test.service = made
         yield test
     made.engine.stop()
-
-
-def send(client: Any, *events: tuple, **more: Any) -> Any:
-    names = ("user", "item", "id", "time")
-    body = {"events": [dict(zip(names, event, strict=False)) for event in events], **more}
-    answer = client.post("/events", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def items(answer: Any, n: int = 0) -> list[str]:
-    return [one["item"] for one in answer["recommendations"][n]["items"]]
-
-
-def expected(model: Path, history: list[str], k: int = 10) -> list[Any]:
-    return [one.item for one in Recommender.load(model).recommend(history=history, k=k)]
 
 
 def test_an_event_moves_the_recommendations_as_the_history_would(client: TestClient, model: Path) -> None:
@@ -306,66 +269,3 @@ def test_the_partition_of_a_user_is_the_same_for_ever() -> None:
         for user in ("alice", "bob", 42, "42")
     ]
     assert partition("alice", 1) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def start(model: Path, store: Path, port: int) -> subprocess.Popen:
-    words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--store", str(store), "--port", str(port)]
-    process = subprocess.Popen([*words, "--snapshot-every", "3"], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    for _ in range(600):
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/ready", timeout=1).status_code == 200:
-                return process
-        except httpx.HTTPError:
-            assert process.poll() is None
-            time.sleep(0.1)
-    raise AssertionError("the service did not start")
-
-
-# A hundred take an hour on a busy machine: PRISM_KILLS=100 asks for them.
-KILLS = int(os.environ.get("PRISM_KILLS", "5"))
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_no_acknowledged_event_is_lost_or_applied_twice(model: Path, tmp_path: Path) -> None:
-    rng, port, acknowledged = random.Random(0), free_port(), {}
-    sent: dict[str, tuple[str, str, int]] = {}
-    for kill in range(KILLS):
-        process = start(model, tmp_path / "e.db", port)
-        stop = time.monotonic() + rng.uniform(0.05, 0.6)
-        killer = threading.Timer(stop - time.monotonic(), process.send_signal, (signal.SIGKILL,))
-        killer.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            try:
-                for n in range(10_000):
-                    user, item, id_ = f"u{rng.randrange(5)}", str(rng.randrange(50)), f"{kill}-{n}"
-                    sent[id_] = (user, item, len(sent))
-                    body = {"events": [{"user": user, "item": item, "id": id_, "time": len(sent)}]}
-                    for _ in range(2):  # a client that is not sure sends again
-                        answer = client.post("/events", json=body)
-                        acknowledged[id_] = answer.json()["events"][0]["seq"]
-            except (httpx.HTTPError, json.JSONDecodeError):
-                pass
-        killer.join()
-        process.wait()
-    assert len(acknowledged) > 20
-    process = start(model, tmp_path / "e.db", port)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            shown = {f"u{n}": items(client.get(f"/recommendations?user=u{n}").json()) for n in range(5)}
-    finally:
-        process.terminate()
-        process.wait()
-    with sqlite3.connect(tmp_path / "e.db") as db:
-        rows = db.execute("SELECT user, seq, id, item FROM events ORDER BY user, time, seq").fetchall()
-    db.close()
-    assert len({row[2] for row in rows}) == len(rows)
-    assert {id_: seq for _, seq, id_, _ in rows}.items() >= acknowledged.items()
-    for user, found in shown.items():
-        history = [item for who, _, _, item in rows if who == user]
-        assert found == expected(model, history)

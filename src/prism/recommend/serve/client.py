@@ -34,8 +34,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ready."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever waits is told."""

@@ -26,6 +26,7 @@ class Options:
     keys: Path | None
     shards: int
     shard: int
+    peers: tuple[str, ...]
     users_in_memory: int
     snapshot_every: int
     max_body: int
@@ -43,6 +44,7 @@ def serve(
     keys: Path | None = None,
     shards: int = 1,
     shard: int | None = None,
+    peers: tuple[str, ...] = (),
     users_in_memory: int = 20_000,
     snapshot_every: int = 64,
     max_body: int = 1_000_000,
@@ -60,8 +62,9 @@ def serve(
         host: Address to listen on; any but this machine's own needs keys.
         port: Port to listen on.
         keys: File of API keys, made by `prism serve-key`; without it everyone may ask.
-        shards: Processes, each with its part of the users (by hash).
-        shard: Only this one of them.
+        shards: Processes, each with its part of the users (by hash); any of them takes any request.
+        shard: Only this one of them, for one machine each.
+        peers: Where all shards listen, in order, as host:port; default: all on this machine.
         users_in_memory: States that are kept in memory at most, at least 2,000.
         snapshot_every: Events of a user between two snapshots of the state.
         max_body: Bytes of a request at most.
@@ -74,6 +77,8 @@ def serve(
     at_least("shards", shards, 1)
     if shard is not None and not 0 <= shard < shards:
         raise InputError(f"shard must be from 0 to {shards - 1}, got {shard}")
+    if peers and len(peers) != shards:
+        raise InputError(f"peers lists {len(peers)} addresses for {shards} shards: give one each, in order")
     if keys is None and not _own(host):
         raise InputError(f"host {host} can be reached from outside: give --keys, made by `prism serve-key FILE`")
     if browse:
@@ -82,7 +87,7 @@ def serve(
         _start_all(shards)
         return
     options = Options(
-        model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0,
+        model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0, peers=peers,
         users_in_memory=users_in_memory, snapshot_every=snapshot_every, max_body=max_body, max_rate=max_rate,
         timeout=timeout, cors=cors, log_requests=log_requests,
     )  # fmt: skip

@@ -11,8 +11,10 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import Any
 
-from prism.recommend.serve.hot import Hot
+from prism.recommend.serve.hot import PARSERS, Hot
+from prism.recommend.serve.peers import HOP
 from prism.recommend.serve.problems import MEDIA, Refused, problem, told
+from prism.recommend.serve.router import SHARED, Router
 from prism.recommend.serve.service import Service
 
 log = logging.getLogger("prism.serve.requests")
@@ -32,7 +34,7 @@ class Door:
 
     def __init__(self, app: Any, service: Service, hot: Hot):
         self.app, self.of, self.hot = app, service, hot
-        self._parsers = hot.parsers()
+        self._router = None if service.peers is None else Router(hot, service.peers)
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -43,7 +45,7 @@ class Door:
         start, status, path = time.perf_counter(), 499, scope["path"]
         try:
             self._admit(scope)
-            parser = self._parsers.get((scope["method"], path))
+            parser = PARSERS.get((scope["method"], path))
             if parser is not None:
                 status = await self._answer(parser, scope, receive, send)
             else:
@@ -66,21 +68,43 @@ class Door:
             log.info(json.dumps(line))
 
     async def _answer(self, parser: Any, scope: Any, receive: Any, send: Any) -> int:
-        tenant = self.of.keys.tenant(header(scope, b"x-api-key"))
-        if tenant is None:
-            raise Refused(401, "the header X-API-Key has no key of this service")
-        body = b""
+        key = header(scope, b"x-api-key")
+        tenant, body = self._tenant(key), b""
         if scope["method"] != "GET":
             kind = header(scope, b"content-type").partition(";")[0].strip().lower()
             if kind != JSON and not kind.endswith("+json"):
                 raise Refused(422, f"the body must be JSON, with Content-Type: {JSON}")
             body = await self._body(receive)
-        request, work = parser(scope["query_string"], body)
-        answer = await work(request, tenant)
+        request, name = parser(scope["query_string"], body)
+        if self._shares(scope):
+            answer = await getattr(self._router, name)(request, tenant, key)
+        else:
+            answer = await getattr(self.hot, name)(request, tenant)
         await respond(send, 200, answer.encode(), JSON)
         return 200
 
+    def _tenant(self, key: str) -> str:
+        tenant = self.of.keys.tenant(key)
+        if tenant is None:
+            raise Refused(401, "the header X-API-Key has no key of this service")
+        return tenant
+
+    def _shares(self, scope: Any) -> bool:
+        """Whether the request may be about other shards' users; one that comes from a shard is not."""
+        return self._router is not None and not header(scope, HOP.encode())
+
     async def _pass_on(self, scope: Any, receive: Any, send: Any) -> int:
+        if self._router is not None and self._shares(scope):
+            key = header(scope, b"x-api-key")
+            reply = await self._router.elsewhere(scope, key)
+            if reply is not None:
+                await respond(send, reply.status, reply.body, reply.kind)
+                return reply.status
+            if (scope["method"], scope["path"]) in SHARED:
+                self._tenant(key)
+                body = await self._body(receive)
+                await self._router.to_everyone(scope, body, key)
+                receive = replay(body, receive)
         status = 500
 
         async def noted(message: Any) -> None:
@@ -141,6 +165,20 @@ class Door:
             return message
 
         return limited
+
+
+def replay(body: bytes, receive: Any) -> Any:
+    """A `receive` that gives a body that has been read, then goes on."""
+    given = False
+
+    async def again() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
 
 
 def header(scope: Any, name: bytes) -> str:

@@ -82,13 +82,13 @@ class Hot:
         at = int(time.time()) if wish.at is None and made.model.config.query_time else wish.at
         return [Question(user, wish.k, wish.exclude_seen, mask, at) for user in users]
 
-    def parsers(self) -> dict[tuple[str, str], Callable[[bytes, bytes], tuple[Any, Any]]]:
-        """(method, path) → a function of (query, body) that gives the checked request and what answers it."""
-        return {
-            ("POST", "/events"): lambda _, body: (_checked(schema.EventsIn, body), self.events),
-            ("POST", "/recommendations"): lambda _, body: (_checked(schema.Asked, body), self.recommendations),
-            ("GET", "/recommendations"): lambda query, _: (_asked(query), self.recommendations),
-        }
+
+# (method, path) → a function of (query, body) that gives the checked request and the name of what answers it.
+PARSERS: dict[tuple[str, str], Callable[[bytes, bytes], tuple[Any, str]]] = {
+    ("POST", "/events"): lambda _, body: (_checked(schema.EventsIn, body), "events"),
+    ("POST", "/recommendations"): lambda _, body: (_checked(schema.Asked, body), "recommendations"),
+    ("GET", "/recommendations"): lambda query, _: (_asked(query), "recommendations"),
+}
 
 
 def _bool(value: bool) -> str:

@@ -1,5 +1,6 @@
 """One process of the service: the model is loaded and warm before the first request is let in."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from prism.recommend.serve.app import create_app
 from prism.recommend.serve.command import Options
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys, read_keys
+from prism.recommend.serve.peers import Peers
 from prism.recommend.serve.protocol import Protocol
 from prism.recommend.serve.service import Limits, Service
 from prism.recommend.serve.stores.base import hidden, open_store
@@ -44,18 +46,54 @@ def run(options: Options) -> None:
             limits=Limits(body=options.max_body, rate=options.max_rate, seconds=options.timeout),
             shard=options.shard,
             shards=options.shards,
+            peers=None if options.shards == 1 else Peers(shard_addresses(options), options.shard),
         )
+        sockets = listening(options)
         print(
             f"prism: http://{options.host}:{options.port}  model {recommender.key}, events in {hidden(address)}",
             flush=True,
         )
-        uvicorn.run(
-            create_app(service, options.cors), host=options.host, port=options.port, http=Protocol, loop="uvloop",
-            ws="none", log_level="warning", access_log=False, timeout_keep_alive=30, limit_concurrency=2000,
-            server_header=False, proxy_headers=False,
+        config = uvicorn.Config(
+            create_app(service, options.cors), http=Protocol, loop="uvloop", ws="none", log_level="warning",
+            access_log=False, timeout_keep_alive=30, limit_concurrency=2000, server_header=False, proxy_headers=False,
         )  # fmt: skip
+        uvicorn.Server(config).run(sockets)
     finally:
         engine.stop()
+
+
+def shard_addresses(options: Options) -> list[tuple[str, int]]:
+    """Where each shard is reached by the others: on ports after the common one, unless the command says where."""
+    if not options.peers:
+        return [("127.0.0.1", options.port + 1 + n) for n in range(options.shards)]
+    found = []
+    for address in options.peers:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise InputError(f"peers: {address!r} is no host:port")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def listening(options: Options) -> list[socket.socket]:
+    """The common port, which all shards of a machine share, and one of this shard's own."""
+    wanted = [(options.host, options.port)]
+    if options.shards > 1 and not options.peers:
+        wanted.append(shard_addresses(options)[options.shard])
+    made = []
+    for host, port in wanted:
+        one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if options.shards > 1 and (host, port) == wanted[0]:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            raise InputError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        one.listen(1024)
+        one.set_inheritable(True)
+        made.append(one)
+    return made
 
 
 def shard_store(address: str, shard: int, shards: int) -> str:

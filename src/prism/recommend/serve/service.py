@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys
 from prism.recommend.serve.measures import Measures
+
+if TYPE_CHECKING:
+    from prism.recommend.serve.peers import Peers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +35,6 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     shard: int = 0
     shards: int = 1
+    peers: "Peers | None" = None
+    """The other shards; None: requests about their users are refused."""
     measures: Measures = field(default_factory=Measures)

@@ -1,0 +1,70 @@
+"""The other shards, as seen from one: kept-open connections, and a way to ask one of them or all."""
+
+import asyncio
+import json
+
+from prism.recommend.serve.client import Reply, Wire, connect, request_bytes
+from prism.recommend.serve.problems import Refused
+
+# Says that a request comes from another shard, which has done the sharing out.
+HOP = "x-prism-shard"
+KEY = "x-api-key"
+
+
+class Peers:
+    """Addresses of all shards, in order."""
+
+    def __init__(self, addresses: list[tuple[str, int]], own: int):
+        self.addresses, self.own = addresses, own
+        self._idle: list[list[Wire]] = [[] for _ in addresses]
+
+    @property
+    def others(self) -> list[int]:
+        """All but this one."""
+        return [n for n in range(len(self.addresses)) if n != self.own]
+
+    async def ask(self, shard: int, method: str, target: str, body: bytes = b"", key: str = "") -> Reply:
+        """One shard's answer, whatever its status; 503 if it cannot be reached.
+
+        A connection that was idle may have been closed meanwhile: then the request is sent once more. That is safe:
+        every event that is passed on has an id.
+        """
+        whole = request_bytes(method, target, body, ((HOP, str(self.own)), *(((KEY, key),) if key else ())))
+        idle = self._idle[shard]
+        while idle:
+            wire = idle.pop()
+            if wire.open:
+                try:
+                    return await self._on(wire, shard, whole)
+                except ConnectionError:
+                    break
+        try:
+            return await self._on(await connect(*self.addresses[shard]), shard, whole)
+        except OSError as error:
+            raise Refused(503, f"shard {shard} cannot be reached ({error}): try again in a moment") from None
+
+    async def _on(self, wire: Wire, shard: int, whole: bytes) -> Reply:
+        try:
+            reply = await wire.request(whole)
+        except BaseException:  # given up, perhaps: the answer may still come, and nobody must take it for another's
+            wire.close()
+            raise
+        self._idle[shard].append(wire)
+        return reply
+
+    async def everyone(self, method: str, target: str, body: bytes = b"", key: str = "") -> None:
+        """All others, at once; the first refusal is raised."""
+        replies = await asyncio.gather(*(self.ask(n, method, target, body, key) for n in self.others))
+        for reply in replies:
+            accepted(reply)
+
+
+def accepted(reply: Reply) -> bytes:
+    """The body of an answer that is none of an error."""
+    if reply.status != 200:
+        try:
+            detail = str(json.loads(reply.body)["detail"])
+        except (ValueError, KeyError, TypeError):
+            detail = "another shard refused"
+        raise Refused(reply.status, detail)
+    return reply.body

@@ -1,0 +1,115 @@
+"""Which shard answers: a request may come to any of them, and is shared out by the one partition function.
+
+Events and questions of one user go to that user's shard; a request about several is divided and its answers put
+together; what concerns all users (items, the model) goes to everyone.
+"""
+
+import asyncio
+import json
+import uuid
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+from prism.recommend.partition import partition
+from prism.recommend.serve import schema
+from prism.recommend.serve.client import Reply
+from prism.recommend.serve.hot import Hot
+from prism.recommend.serve.peers import Peers, accepted
+
+SHARED = {("PUT", "/items"), ("POST", "/model")}
+
+
+class Router:
+    """Shares out requests; what is this shard's own is left to the caller."""
+
+    def __init__(self, hot: Hot, peers: Peers):
+        self.hot, self.peers = hot, peers
+
+    def shard_of(self, user: str) -> int:
+        """Whose user it is."""
+        return partition(user, len(self.peers.addresses))
+
+    async def events(self, body: schema.EventsIn, tenant: str, key: str) -> str:
+        """As `Hot.events`."""
+        named = [one if one.id else one.model_copy(update={"id": uuid.uuid4().hex}) for one in body.events]
+        places = _places([self.shard_of(one.user) for one in named])
+        if set(places) == {self.peers.own}:
+            return await self.hot.events(body, tenant)
+
+        async def part(shard: int, rows: list[int]) -> str:
+            mine = body.model_copy(update={"events": [named[n] for n in rows]})
+            if shard == self.peers.own:
+                return await self.hot.events(mine, tenant)
+            return await self._ask(shard, "/events", mine, key)
+
+        parts = await asyncio.gather(*(part(shard, rows) for shard, rows in places.items()))
+        if len(parts) == 1:
+            return parts[0]
+        answers = [json.loads(one) for one in parts]
+        told: list[Any] = [None] * len(named)
+        for rows, answer in zip(places.values(), answers, strict=True):
+            for n, event in zip(rows, answer["events"], strict=True):
+                told[n] = event
+        found = None if body.recommend is None else _by_user([one.user for one in named], answers)
+        return json.dumps({"events": told, "recommendations": found})
+
+    async def recommendations(self, body: schema.Asked, tenant: str, key: str) -> str:
+        """As `Hot.recommendations`."""
+        places = _places([self.shard_of(user) for user in body.users])
+        if set(places) == {self.peers.own}:
+            return await self.hot.recommendations(body, tenant)
+
+        async def part(shard: int, rows: list[int]) -> str:
+            mine = body.model_copy(update={"users": [body.users[n] for n in rows]})
+            if shard == self.peers.own:
+                return await self.hot.recommendations(mine, tenant)
+            return await self._ask(shard, "/recommendations", mine, key)
+
+        parts = await asyncio.gather(*(part(shard, rows) for shard, rows in places.items()))
+        if len(parts) == 1:
+            return parts[0]
+        answers = [json.loads(one) for one in parts]
+        return json.dumps({"model": answers[0]["model"], "recommendations": _by_user(body.users, answers)})
+
+    async def _ask(self, shard: int, path: str, body: Any, key: str) -> str:
+        async with asyncio.timeout(self.hot.of.limits.seconds):
+            content = body.model_dump_json(exclude_none=True).encode()
+            return accepted(await self.peers.ask(shard, "POST", path, content, key)).decode()
+
+    async def elsewhere(self, scope: Any, key: str) -> Reply | None:
+        """Another shard's answer about its user; None: the user is one of ours, or the request is about nobody."""
+        path: str = scope["path"]
+        query = scope["query_string"].decode("latin-1")
+        if path == "/ready":
+            await self.peers.everyone("GET", "/ready")
+            return None
+        if path.startswith("/users/"):
+            user = path.removeprefix("/users/")
+        elif path == "/because":
+            user = parse_qs(query).get("user", [""])[-1]
+        else:
+            return None
+        shard = self.shard_of(user)
+        if shard == self.peers.own:
+            return None
+        target = quote(unquote(path), safe="/") + (f"?{query}" if query else "")
+        async with asyncio.timeout(self.hot.of.limits.seconds):
+            return await self.peers.ask(shard, scope["method"], target, key=key)
+
+    async def to_everyone(self, scope: Any, body: bytes, key: str) -> None:
+        """Passes on what concerns all users; raises the first refusal."""
+        await self.peers.everyone(scope["method"], scope["path"], body, key)
+
+
+def _places(shards: list[int]) -> dict[int, list[int]]:
+    """The positions that belong to each shard."""
+    found: dict[int, list[int]] = {}
+    for n, shard in enumerate(shards):
+        found.setdefault(shard, []).append(n)
+    return found
+
+
+def _by_user(users: list[str], answers: list[Any]) -> list[Any]:
+    """Recommendations in the order in which users are first named."""
+    found = {one["user"]: one for answer in answers for one in answer["recommendations"]}
+    return [found[user] for user in dict.fromkeys(users)]

@@ -1,0 +1,135 @@
+"""Under load for long: killed at random moments, nothing acknowledged is lost or counted twice; memory stays flat."""
+# ruff: noqa: E402  (what may be absent is asked for first)
+
+import json
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'prism-sequence[serve]'")
+pytest.importorskip("httptools", reason="the service needs httptools: pip install 'prism-sequence[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
+
+from support.service import HOST, expected, free_port, items, models, service, start
+
+from prism.recommend.recommender import Recommender
+from prism.recommend.serve.stores.base import User
+from prism.recommend.user_bytes import unpack_user
+
+# A hundred take a quarter of an hour: PRISM_KILLS=100 asks for them.
+KILLS = int(os.environ.get("PRISM_KILLS", "3"))
+CLIENTS, USERS = 4, 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models(tmp_path_factory.mktemp("models"))
+
+
+class Client(threading.Thread):
+    """Sends events one after the other, each twice, until the service is gone; keeps what was acknowledged."""
+
+    def __init__(self, port: int, kill: int, seed: int, acknowledged: dict[str, tuple[str, int]]):
+        super().__init__()
+        self.port, self.kill, self.rng, self.acknowledged = (
+            port,
+            kill,
+            random.Random(f"{kill} {seed}"),
+            acknowledged,
+        )
+        self.seed = seed
+
+    def run(self) -> None:
+        with httpx.Client(base_url=f"http://{HOST}:{self.port}", timeout=20) as client:
+            try:
+                for n in range(100_000):
+                    user, id_ = f"u{self.rng.randrange(USERS)}", f"{self.kill}-{self.seed}-{n}"
+                    when = 10_000 * self.kill + n - self.rng.choice([0, 0, 0, 5])  # some come late
+                    event = {"user": user, "item": str(self.rng.randrange(50)), "id": id_, "time": when}
+                    for _ in range(2):  # a client that is not sure sends again
+                        answer = client.post("/events", json={"events": [event], "recommend": {"k": 3}})
+                        self.acknowledged[id_] = (user, answer.json()["events"][0]["seq"])
+            except (httpx.HTTPError, json.JSONDecodeError):
+                pass
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_no_acknowledged_event_is_lost_or_applied_twice(model: Path, tmp_path: Path) -> None:
+    rng, port = random.Random(0), free_port()
+    acknowledged: dict[str, tuple[str, int]] = {}
+    for kill in range(KILLS):
+        process = start(model, tmp_path / "e.db", port, "--snapshot-every", "3")
+        clients = [Client(port, kill + 1, seed, acknowledged) for seed in range(CLIENTS)]
+        for one in clients:
+            one.start()
+        threading.Event().wait(rng.uniform(0.02, 0.8))
+        process.kill()
+        process.wait()
+        for one in clients:
+            one.join()
+    assert len(acknowledged) > 5 * KILLS
+    made = service(model, tmp_path / "e.db")
+    try:
+        _check(made, model, acknowledged)
+    finally:
+        made.engine.stop()
+
+
+def _check(made: Any, model: Path, acknowledged: dict[str, tuple[str, int]]) -> None:
+    """Against the events on the disk, as a history that was never anywhere else would be encoded."""
+    from prism.recommend.serve.requests import Ask, Question
+
+    recommender, engine = Recommender.load(model), made.engine
+    for n in range(USERS):
+        user = User("default", f"u{n}")
+        events = engine.ask(Ask(call=lambda user=user: engine.store.events([user], [0])[0])).result()
+        assert sorted(event.seq for event in events) == list(range(1, len(events) + 1))  # none twice, none missing
+        assert len({event.id for event in events}) == len(events)
+        found = {event.id: event.seq for event in events}
+        told = {id_: seq for id_, (who, seq) in acknowledged.items() if who == user.id}
+        assert found.items() >= told.items()
+        answer = engine.ask(Ask(questions=[Question(user)])).result()
+        history = [event.item for event in events]
+        wanted = expected(model, history)
+        assert [recommender.log.item_ids[code] for code in answer.found[0].codes] == wanted
+        ours = unpack_user(engine.pool.state(user), engine.recommender)
+        again = unpack_user(
+            recommender.session(history=history, times=[event.time for event in events]).state(), recommender
+        )
+        for mine, theirs in zip(ours.arrays, again.arrays, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=2e-5)
+        assert ours.facts.tolist() == again.facts.tolist()
+        assert ours.seen.tolist() == again.seen.tolist()
+
+
+def resident(pid: int) -> float:
+    """Memory of a process in MB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_two_hundred_thousand_events_of_five_thousand_users(model: Path, tmp_path: Path) -> None:
+    rng, port, seen = np.random.default_rng(0), free_port(), []
+    process = start(model, tmp_path / "e.db", port)
+    try:
+        with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=60) as client:
+            for n in range(300):
+                who, what = rng.integers(5000, size=1000).tolist(), rng.integers(50, size=1000).tolist()
+                events = [{"user": f"u{a}", "item": str(b)} for a, b in zip(who, what, strict=True)]
+                client.post("/events", json={"events": events}).raise_for_status()
+                answer = client.post("/recommendations", json={"users": [f"u{a}" for a in who[:20]]})
+                assert len(items(answer.json())) == 10
+                if n >= 100:  # before that, users come and their rows are filled
+                    seen.append(resident(process.pid))
+    finally:
+        process.terminate()
+        process.wait()
+    growth = max(seen[-20:]) / np.median(seen[:20]) - 1
+    print(f"resident memory: {np.median(seen[:20]):.0f} MB, {growth:+.2%} after 200,000 more events")
+    assert growth < 0.02

@@ -1,0 +1,61 @@
+"""Several processes, one address: whoever is asked, every user is answered by the shard that has the user's events."""
+# ruff: noqa: E402  (what may be absent is asked for first)
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'prism-sequence[serve]'")
+pytest.importorskip("httptools", reason="the service needs httptools: pip install 'prism-sequence[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
+
+from support.service import HOST, expected, items, models, running, send
+
+from prism.recommend.partition import partition
+from prism.recommend.serve.keys import add_key
+
+USERS = [f"user-{n}" for n in range(8)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models(tmp_path_factory.mktemp("models"))
+
+
+def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys", "shop")
+    assert {partition(user, 2) for user in USERS} == {0, 1}
+    with running(model, tmp_path / "e.db", "--shards", "2", "--keys", str(tmp_path / "keys")) as client:
+        port = client.base_url.port
+        ours = [httpx.Client(base_url=f"http://{HOST}:{port + n}", headers={"X-API-Key": key}) for n in (0, 1, 2)]
+        assert ours[1].post("/events", json={"events": []}, headers={"X-API-Key": "wrong"}).status_code == 401
+        for n, user in enumerate(USERS):
+            for t in range(3):
+                answer = send(ours[(n + t) % 3], (user, str(n + t), f"{user}-{t}", t + 1), recommend={"k": 4})
+            assert items(answer) == expected(model, [str(n), str(n + 1), str(n + 2)], 4)
+        many = send(ours[1], *((user, "30", f"{user}-last", 9) for user in USERS), recommend={"k": 3})
+        assert [one["seq"] for one in many["events"]] == [4] * len(USERS)
+        assert [one["user"] for one in many["recommendations"]] == USERS
+        for one in ours:
+            asked = one.post("/recommendations", json={"users": USERS[::-1], "k": 3}).json()
+            assert asked["recommendations"] == many["recommendations"][::-1]
+            for user in USERS:
+                assert one.get(f"/users/{user}").json()["events"] == 4
+                assert {why["item"] for why in one.get(f"/because?user={user}&item=7").json()} >= {30}
+        first = items(many)[0]
+        ours[2].put("/items", json={"items": [{"item": str(first), "available": False}]}).raise_for_status()
+        assert ours[1].post("/model", json={"name": "two"}).json()["name"] == "two"
+        for one in ours[1:]:
+            assert one.get("/model").json()["name"] == "two"
+            assert all(str(first) != i["item"] or not i["available"] for i in one.get("/items?limit=50").json())
+            assert one.get("/ready").status_code == 200
+        assert ours[1].delete("/users/user-0").json()["removed_events"] == 4
+        assert ours[2].get("/users/user-0").status_code == 404
+        inside = {"X-Prism-Shard": "0"}  # a request that was shared out already is not passed on
+        assert {one.get("/users/user-1", headers=inside).status_code for one in ours[1:]} == {200, 421}
+    for n in range(2):
+        with sqlite3.connect(tmp_path / f"e-{n}of2.db") as db:
+            kept = {user for (user,) in db.execute("SELECT DISTINCT user FROM events")}
+        db.close()
+        assert kept == {user for user in USERS[1:] if partition(user, 2) == n}

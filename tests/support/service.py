@@ -1,0 +1,93 @@
+"""A service for tests: in this process, or in one of its own that can be killed."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from support import tiny
+
+from prism.recommend.data.splits import split
+from prism.recommend.export import export
+from prism.recommend.recommender import Recommender
+from prism.recommend.serve.engine import Engine
+from prism.recommend.serve.service import Service
+from prism.recommend.serve.stores.base import Store, open_store
+
+HOST = "127.0.0.1"
+
+
+def models(folder: Path) -> Path:
+    """Two exported models, `one` and `two`, that nobody trained; gives the first."""
+    for n, name in enumerate(("one", "two")):
+        config = replace(tiny.CONFIG, heads=2, train=replace(tiny.CONFIG.train, seed=n))
+        export(Recommender._untrained(split(tiny.log(), config.protocol), config), folder / name)
+    return folder / "one"
+
+
+def service(model: Path, store: Path | str | Store, **fields: Any) -> Service:
+    """In this process; its engine is to be stopped."""
+    opened = store if isinstance(store, Store) else open_store(str(store))
+    engine = Engine(Recommender.load(model), opened, capacity=2000, snapshot_every=5)
+    return Service(engine=engine, folder=model, **fields)
+
+
+def send(client: Any, *events: tuple, **more: Any) -> Any:
+    """Events as (user, item, id, time), the last two if wanted; gives the answer."""
+    names = ("user", "item", "id", "time")
+    body = {"events": [dict(zip(names, event, strict=False)) for event in events], **more}
+    answer = client.post("/events", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def items(answer: Any, n: int = 0) -> list[Any]:
+    """The recommended items of the n-th user of an answer."""
+    return [one["item"] for one in answer["recommendations"][n]["items"]]
+
+
+def expected(model: Path, history: list[str], k: int = 10) -> list[Any]:
+    """What should be recommended after a history."""
+    return [one.item for one in Recommender.load(model).recommend(history=history, k=k)]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
+
+
+def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
+    """The service as a process, ready; `before`: a program that runs it."""
+    words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--store", str(store), "--port", str(port)]
+    process = subprocess.Popen([*before, *words, *more], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    for _ in range(1200):
+        try:
+            if httpx.get(f"http://{HOST}:{port}/ready", timeout=1).status_code == 200:
+                return process
+        except httpx.HTTPError:
+            assert process.poll() is None
+        time.sleep(0.1)
+    raise AssertionError("the service did not start")
+
+
+@contextmanager
+def running(model: Path, store: Path | str, *more: str, before: tuple[str, ...] = ()) -> Iterator[httpx.Client]:
+    """A client of a service in a process of its own."""
+    port = free_port()
+    process = start(model, store, port, *more, before=before)
+    try:
+        with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=30) as client:
+            client.process = process  # type: ignore[attr-defined]
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
