@@ -3,9 +3,10 @@ FROM python:3.11-slim
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY src ./src
-RUN pip install --no-cache-dir -c constraints.txt '.[serve]' \
+RUN pip install --no-cache-dir -c constraints.txt '.[serve,redis,postgresql]' \
  && useradd --create-home prism && mkdir -p /data && chown prism /data
 USER prism
+ENV NUMBA_CACHE_DIR=/data/kernels OMP_NUM_THREADS=1
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/ready', timeout=3)"]

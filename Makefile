@@ -21,10 +21,10 @@ serve: $(READY)
 	test -d prism-demo/model || { $(BIN)/prism demo && $(BIN)/prism export prism-demo/prism prism-demo/model; }
 	$(BIN)/prism serve prism-demo/model --store prism-demo/events.db --browse
 
-# also what needs a browser or schemathesis, and killing with -9; on Debian or Ubuntu
+# also what needs a browser, schemathesis or the real servers, killing with -9 and memory; on Debian or Ubuntu
 test-services: $(READY)
-	command -v chromium || apt-get install -y chromium
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt playwright schemathesis
+	which chromium redis-server strace psql >/dev/null || apt-get install -y chromium redis-server postgresql strace
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[redis,postgresql]' playwright schemathesis
 	$(BIN)/python -m pytest -q tests/recommend/serve
 
 check: $(READY)

@@ -176,6 +176,25 @@ def test_many_users_are_answered_as_each_alone_in_the_order_asked_for(run: Path)
         made.recommend(users=[asked[0], "nobody"])
 
 
+def test_a_simple_baseline_answers_in_place_of_the_model_where_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+    made = Recommender.load(run).with_baseline("popularity")
+    seen = {7, 12}
+    wanted = [int(code) for code in np.argsort(-made.split.train.item_counts(), kind="stable")]
+    ids = made.log.item_ids
+    found = made.recommend(history=[7, 12], k=5, exclude_seen=True)
+    assert [one.item for one in found] == [ids[code] for code in wanted if ids[code] not in seen][:5]
+    again = made.recommend(history=[], k=5, exclude_seen=True)  # what was left out once is not left out for ever
+    assert [one.item for one in again] == [ids[code] for code in wanted][:5]
+    assert made.recommend(users=made.log.user_ids[:3].tolist(), k=2).height == 6
+    with pytest.raises(InputError, match="no live sessions"):
+        made.session()
+    export(Recommender.load(run), tmp_path / "model")
+    with pytest.raises(InputError, match="baseline popularity: an exported model has no events"):
+        Recommender.load(tmp_path / "model").with_baseline("popularity")
+    with pytest.raises(InputError, match="did you mean"):
+        made.with_baseline("popularty")
+
+
 def test_similar_items_have_the_largest_cosine_and_exclude_the_item() -> None:
     made = featured()
     table = torch.nn.functional.normalize(made.model.table.detach(), dim=-1)

@@ -36,6 +36,7 @@ def service(model: Path, store: Path | str | Store, **fields: Any) -> Service:
     """In this process; its engine is to be stopped."""
     opened = store if isinstance(store, Store) else open_store(str(store))
     engine = Engine(Recommender.load(model), opened, capacity=2000, snapshot_every=5)
+    engine.warm()
     return Service(engine=engine, folder=model, **fields)
 
 

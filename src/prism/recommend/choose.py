@@ -48,10 +48,7 @@ def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | No
 def best(
     scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
 ) -> tuple[Float[Tensor, "Q K"], Tensor]:
-    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer.
-
-    On the CPU the scores given are used up: those of removed items are overwritten.
-    """
+    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
     k = min(count("k", k), scores.shape[1])
     if scores.device.type == "cpu":
         found = scores.new_empty(len(scores), k)

@@ -138,6 +138,7 @@ def recommend(
     allow_where: tuple[str, ...] = (),
     deny_where: tuple[str, ...] = (),
     events: str | None = None,
+    baseline: str | None = None,
     device: str | None = None,
     threads: int | None = None,
 ) -> None:
@@ -155,6 +156,7 @@ def recommend(
         allow_where: Recommend only items whose table has these values, as column=value.
         deny_where: Never items whose table has them.
         events: A log of events that came after training, as `prism fit` takes it.
+        baseline: Let a simple baseline answer in place of the model, where `prism evaluate` finds it ahead.
         device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
         threads: Of the CPU; default: as many as torch takes.
     """
@@ -162,6 +164,8 @@ def recommend(
         raise InputError("give one of --user U, --history A B C, --all OUT.parquet")
     where = _where(device, threads)
     recommender = Recommender.load(run, device=device)
+    if baseline is not None:
+        recommender = recommender.with_baseline(baseline)
     if events is not None:
         recommender = recommender.with_events(events)
     allowed, denied = by_column("allow", allow, allow_where), by_column("deny", deny, deny_where)

@@ -9,7 +9,7 @@ from prism.errors import InputError
 from prism.recommend.ask import after_last
 from prism.recommend.choose import best
 from prism.recommend.data.log import Ints, Log
-from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.evaluation.ranking import Scorer
 from prism.recommend.storage import ranking_frame
 
 # Users, and scores, that exist at once.
@@ -17,13 +17,13 @@ BLOCK_USERS, BLOCK_SCORES = 1024, 16_000_000
 
 
 def best_of_users(
-    log: Log, scorer: ModelScorer, asked: Ints, k: int, exclude_seen: bool, mask: Bool[Tensor, " I"], at: int | None
+    log: Log, scorer: Scorer, asked: Ints, k: int, exclude_seen: bool, mask: Bool[Tensor, " I"], at: int | None
 ) -> pl.DataFrame:
     """The k best items of each user, given by codes, in the order asked for."""
     if not len(asked):
         raise InputError("there is nobody to recommend to: give users, or events with users")
     users, order = np.unique(asked, return_inverse=True)
-    items = scorer.model.items
+    items = len(mask)
     blanked, queries = after_last(log, users, items, at=at)
     parts = []
     for part in queries.blocks(max(1, min(BLOCK_USERS, BLOCK_SCORES // items))):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +52,7 @@ class Recommender:
 
     id: str | None = None
     """Of an exported model: a digest of its files."""
+    _instead: Scorer | None = None
 
     def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
         self.model, self.split, self.config, self.experts = model, split, config, experts
@@ -172,9 +174,9 @@ class Recommender:
         return window if self.config.context is None else self.config.context
 
     @property
-    def scorer(self) -> ModelScorer:
+    def scorer(self) -> Scorer:
         """Scores of all items after any history."""
-        return ModelScorer(self.model, self.context, self.experts)
+        return self._instead or ModelScorer(self.model, self.context, self.experts)
 
     @property
     def excludes_seen(self) -> bool:
@@ -303,7 +305,22 @@ class Recommender:
         made = Recommender(
             self.model, replace(self.split, log=log, valid=nothing, test=nothing), self.config, self.experts
         )
-        made.id = self.id
+        made.id, made._instead = self.id, self._instead
+        return made
+
+    def with_baseline(self, name: str) -> "Recommender":
+        """The same log, but a simple baseline answers in place of the model: for where it is ahead.
+
+        It has no live sessions; the model's own mixture of simple experts has.
+        """
+        config, train = BASELINES[name](), self.split.train
+        refused = config.refusal(train) if hasattr(config, "refusal") else None
+        if not train.n_events:
+            refused = "an exported model has no events to fit it to; give the run that it was made of"
+        if refused is not None:
+            raise InputError(f"baseline {name}: {refused}")
+        fitted, made = config.fit(train), copy(self)
+        made._instead = lambda log, queries: torch.as_tensor(fitted(log, queries))
         return made
 
     def session(
@@ -315,6 +332,8 @@ class Recommender:
         state: bytes | None = None,
     ) -> Session:
         """A user whose events come one by one; without arguments, someone new; with what `Session.state` gave, them."""
+        if self._instead is not None:
+            raise InputError("a baseline has no live sessions: take the model, or recommend from a history")
         if state is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, history and state")

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 
 
-@compiled
+@loop
 def _worse(score, code, other, its):  # type: ignore[no-untyped-def]
     return score < other or (score == other and code > its)
 
 
-@compiled
+@loop
 def _sink(scores, codes, at, size):  # type: ignore[no-untyped-def]
     """Puts the entry at `at` of a heap, whose root is the worst, in its place."""
     score, code = scores[at], codes[at]
@@ -25,7 +25,7 @@ def _sink(scores, codes, at, size):  # type: ignore[no-untyped-def]
     scores[at], codes[at] = score, code
 
 
-@compiled
+@loop
 def _top_of_row(row, allowed, scores, codes):  # type: ignore[no-untyped-def]
     k = len(codes)
     for i in range(k):
@@ -42,12 +42,12 @@ def _top_of_row(row, allowed, scores, codes):  # type: ignore[no-untyped-def]
         _sink(scores, codes, 0, size)
 
 
-@compiled
+@loop
 def top(rows, allowed, gone_rows, gone_items, scores, codes):  # type: ignore[no-untyped-def]
     """Fills scores, codes [N, k], best first, −∞ where a row has fewer; whether all of `rows` [N, I] was finite.
 
     Items that are not `allowed` [I] are left out, and so is gone_items[n] of row gone_rows[n]: `rows` has −∞ there
-    afterwards.
+    for a while, and is in the end as it was.
     """
     for n in range(rows.shape[0]):
         wrong = 0
@@ -55,8 +55,12 @@ def top(rows, allowed, gone_rows, gone_items, scores, codes):  # type: ignore[no
             wrong += 0 if abs(rows[n, i]) < np.inf else 1
         if wrong:
             return False
+    kept = np.empty(len(gone_rows), rows.dtype)
     for n in range(len(gone_rows)):
+        kept[n] = rows[gone_rows[n], gone_items[n]]
         rows[gone_rows[n], gone_items[n]] = -np.inf
     for n in range(rows.shape[0]):
         _top_of_row(rows[n], allowed, scores[n], codes[n])
+    for n in range(len(gone_rows) - 1, -1, -1):
+        rows[gone_rows[n], gone_items[n]] = kept[n]
     return True

@@ -31,6 +31,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     config = replace(tiny.CONFIG, heads=2)
     made = Recommender._untrained(split(tiny.log(), config.protocol), config)
     engine = Engine(made, SqliteStore(tmp_path / "e.db"), capacity=2000)
+    engine.warm()
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
@@ -63,6 +64,8 @@ def test_a_customer_is_opened_and_takes_a_product_by_keyboard_and_the_reasons_ar
         page.keyboard.press("Enter")
         browsers.expect(page.locator("#events")).to_have_text("1")
         assert page.inner_text("#recommended") != before
+        assert page.locator("#recommended .moved").count()  # where each item stood before is shown, and read aloud
+        assert page.locator("#recommended .aloud").first.inner_text().startswith(", ")
         assert page.locator("#history li").count() == 1
         assert "ms" in page.inner_text("#latency")
         page.locator("#recommended button", has_text="Why?").first.click()

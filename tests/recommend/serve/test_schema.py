@@ -26,6 +26,7 @@ def app(tmp_path: Path) -> Iterator[Any]:
     config = replace(tiny.CONFIG, heads=2)
     made = Recommender._untrained(split(tiny.log(), config.protocol), config)
     engine = Engine(made, SqliteStore(tmp_path / "e.db"), capacity=2000)
+    engine.warm()
     yield create_app(Service(engine=engine, folder=tmp_path / "tiny"))
     engine.stop()
 

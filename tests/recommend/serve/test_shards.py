@@ -2,6 +2,7 @@
 # ruff: noqa: E402  (what may be absent is asked for first)
 
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys", "shop")
     assert {partition(user, 2) for user in USERS} == {0, 1}
-    with running(model, tmp_path / "e.db", "--shards", "2", "--keys", str(tmp_path / "keys")) as client:
-        port = client.base_url.port
-        ours = [httpx.Client(base_url=f"http://{HOST}:{port + n}", headers={"X-API-Key": key}) for n in (0, 1, 2)]
+    options = ("--shards", "2", "--keys", str(tmp_path / "keys"))
+    with running(model, tmp_path / "e.db", *options) as client, ExitStack() as stack:
+        port, head = client.base_url.port, {"X-API-Key": key}
+        ours = [
+            stack.enter_context(httpx.Client(base_url=f"http://{HOST}:{port + n}", headers=head, timeout=30))
+            for n in (0, 1, 2)
+        ]
         assert ours[1].post("/events", json={"events": []}, headers={"X-API-Key": "wrong"}).status_code == 401
         for n, user in enumerate(USERS):
             for t in range(3):

@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -101,6 +102,7 @@ def serve(
 
 def _start_all(shards: int) -> None:
     """One process per shard, with the same arguments; when one ends, all do."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the others are ended below
     words = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
     running = [subprocess.Popen([*words, "--shard", str(n)]) for n in range(shards)]
     try:

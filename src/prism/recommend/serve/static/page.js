@@ -3,6 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const names = new Map();
 let user = null;
+let ranks = new Map(); // where each recommendation of this customer stood before
 
 async function ask(method, path, body) {
   const headers = { "Content-Type": "application/json" };
@@ -24,14 +25,31 @@ async function attempt(work) {
 
 const label = (item) => names.get(String(item)) ?? String(item);
 
+function keep(item, name) {
+  names.set(String(item), (name ?? String(item)).trim());
+}
+
+// [what is seen, what is read aloud] of a rank that changed
+function moved(item, rank) {
+  const before = ranks.get(String(item));
+  if (!ranks.size || before === rank) return null;
+  if (before === undefined) return ["new", "new in the list"];
+  return before > rank ? [`▲ ${before - rank}`, `up ${before - rank}`] : [`▼ ${rank - before}`, `down ${rank - before}`];
+}
+
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
   return made;
 }
 
-function entry(item, name, extra, share) {
-  const take = element("button", { type: "button", className: "take" }, name ?? String(item), element("small", {}, extra));
+function entry(item, extra, share, change) {
+  const take = element("button", { type: "button", className: "take" }, label(item), element("small", {}, extra));
+  if (change) {
+    const mark = element("span", { className: "moved" }, change[0]);
+    mark.setAttribute("aria-hidden", "true");
+    take.append(mark, element("span", { className: "aloud" }, `, ${change[1]}`));
+  }
   if (share !== undefined) take.style.setProperty("--share", `${share}%`);
   take.addEventListener("click", () => attempt(() => taken(item)));
   return element("li", {}, take);
@@ -39,16 +57,17 @@ function entry(item, name, extra, share) {
 
 function showRecommended(items) {
   const best = items.length ? items[0].score : 0, last = items.length ? items[items.length - 1].score : 0;
-  $("recommended").replaceChildren(...items.map((one) => {
-    names.set(String(one.item), one.name ?? String(one.item));
+  $("recommended").replaceChildren(...items.map((one, rank) => {
+    keep(one.item, one.name);
     const share = best > last ? Math.round(15 + 75 * (one.score - last) / (best - last)) : 50;
-    const row = entry(one.item, one.name, `${one.item} · score ${one.score.toFixed(2)}`, share);
+    const row = entry(one.item, `${one.item} · score ${one.score.toFixed(2)}`, share, moved(one.item, rank));
     const why = element("button", { type: "button" }, "Why?");
-    why.setAttribute("aria-label", `Why ${one.name ?? one.item}?`);
+    why.setAttribute("aria-label", `Why ${label(one.item)}?`);
     why.addEventListener("click", () => attempt(() => reasons(one.item)));
     row.append(why);
     return row;
   }));
+  ranks = new Map(items.map((one, rank) => [String(one.item), rank]));
 }
 
 async function taken(item) {
@@ -65,7 +84,7 @@ async function taken(item) {
 async function reasons(item) {
   const found = await ask("GET", `because?user=${encodeURIComponent(user)}&item=${encodeURIComponent(item)}`);
   if (!found.length) { say("Nobody's history yet: this is what most people start with."); return; }
-  const rows = found.map((one) => element("tr", {}, element("td", {}, one.name ?? label(one.item)), element("td", {}, (one.effect > 0 ? "+" : "−") + Math.abs(one.effect).toFixed(3))));
+  const rows = found.map((one) => element("tr", {}, element("td", {}, one.name?.trim() ?? label(one.item), element("small", {}, one.age ? ` ${one.age} events ago` : " the latest")), element("td", {}, (one.effect > 0 ? "+" : "−") + Math.abs(one.effect).toFixed(3))));
   const head = element("tr", {}, element("th", { scope: "col" }, "event"), element("th", { scope: "col" }, "score with it − without"));
   $("why").replaceChildren(element("h3", {}, `${label(item)}, because of`), element("table", {}, head, ...rows));
 }
@@ -88,6 +107,7 @@ async function history() {
 
 async function open(name) {
   user = name;
+  ranks = new Map();
   $("why").replaceChildren();
   const answer = await ask("GET", `recommendations?user=${encodeURIComponent(user)}`);
   showRecommended(answer.recommendations[0].items);
@@ -97,7 +117,7 @@ async function open(name) {
 
 async function search() {
   const found = await ask("GET", `items?limit=12&search=${encodeURIComponent($("search").value)}`);
-  $("products").replaceChildren(...found.map((one) => { names.set(one.item, one.name); return entry(one.item, one.name, one.available ? one.item : `${one.item} · not available`); }));
+  $("products").replaceChildren(...found.map((one) => { keep(one.item, one.name); return entry(one.item, one.available ? one.item : `${one.item} · not available`); }));
 }
 
 let typing;
