@@ -320,7 +320,7 @@ class Recommender:
         if refused is not None:
             raise InputError(f"baseline {name}: {refused}")
         fitted, made = config.fit(train), copy(self)
-        made._instead = lambda log, queries: torch.as_tensor(fitted(log, queries))
+        made._instead = lambda log, queries: torch.tensor(fitted(log, queries))
         return made
 
     def session(
