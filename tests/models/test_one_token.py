@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from prism.layers import mixer_config
+from prism.layers.prism.fields import LITERAL
 from prism.models.backbone import Backbone, BackboneConfig
 from prism.models.one_token import OneToken
 
@@ -76,6 +77,19 @@ def test_other_mixers_go_block_by_block(mixer: str) -> None:
     x = torch.randn(5, 2, 12, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
+
+
+OTHERS = [{"forget": "all"}, {"reflect": True}, {"forget": "none"}, {"window": "past"}, {"decay": "none"}]
+OTHERS += [{name: value} for name, value in LITERAL.items() if name != "solver_rank" and not name.endswith("_start")]
+
+
+@pytest.mark.parametrize("options", OTHERS, ids=str)
+def test_choices_that_the_compiled_call_does_not_have_go_block_by_block(options: dict[str, object]) -> None:
+    assert not OneToken.fits(list(stack("prism", **options).blocks))
+
+
+def test_how_a_layer_starts_is_no_choice_of_the_call() -> None:
+    check(stack("prism", decay_start="zero", conv_start="random"), 1e-10)
 
 
 def test_a_hybrid_of_two_mixers_goes_block_by_block() -> None:
