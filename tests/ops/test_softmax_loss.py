@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from prism.ops.softmax_loss import softmax_loss
+from prism.ops.softmax_loss import Additions, softmax_loss
 
 
 def operands(N: int = 37, items: int = 23, D: int = 8, dtype: torch.dtype = torch.float64):
@@ -83,16 +83,26 @@ def test_memory_does_not_grow_with_tokens_times_items() -> None:
 
 
 @pytest.mark.parametrize("tile", [None, (3, 4)])
-def test_beside_other_experts_the_loss_and_all_gradients_are_the_mixtures(tile: tuple[int, int] | None) -> None:
+def test_with_features_added_the_loss_and_all_gradients_are_those_of_the_plain_sum(
+    tile: tuple[int, int] | None,
+) -> None:
     torch.manual_seed(0)
-    x, table, bias = (torch.randn(*shape, dtype=torch.float64) for shape in ((7, 5), (9, 5), (9,)))
-    others = torch.randn(7, dtype=torch.float64) - 2
-    others[2] = -torch.inf
-    targets = torch.randint(9, (7,))
-    inputs = [part.requires_grad_() for part in (x, table, bias, others)]
-    ours = softmax_loss(x, table, targets, bias=bias, beside=others, tile=tile)
-    own = (x @ table.T + bias).log_softmax(1).gather(1, targets[:, None])[:, 0]
-    wanted = -torch.logaddexp(own, others).sum()
+    N, items, K, F = 7, 9, 3, 2
+    x, table, bias, weights = (
+        torch.randn(*shape, dtype=torch.float64) for shape in ((N, 5), (items, 5), (items,), (N, K + F))
+    )
+    dense = torch.randn(N, K, items, dtype=torch.float64) * (torch.rand(N, K, items) < 0.4)
+    dense[2] = 0  # a token without entries
+    token, kind, item = dense.nonzero(as_tuple=True)
+    bank, rows = torch.randn(4, items, dtype=torch.float64), torch.randint(4, (N, F))
+    starts = torch.cat([torch.zeros(1, dtype=torch.long), torch.bincount(token, minlength=N).cumsum(0)])
+    added = Additions(starts, item.int(), kind.to(torch.int8), dense[token, kind, item], bank, rows)
+    targets = torch.randint(items, (N,))
+    inputs = [part.requires_grad_() for part in (x, table, bias, weights)]
+    ours = softmax_loss(x, table, targets, bias=bias, added=added, weights=weights, tile=tile)
+    features = torch.cat([dense, bank[rows]], 1)
+    logits = x @ table.T + bias + (weights[..., None] * features).sum(1)
+    wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
     torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
     for a, b in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(wanted, inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

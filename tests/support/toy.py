@@ -19,6 +19,7 @@ class Toy:
     each: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     monitor: str = "error"
     higher_is_better: bool = False
+    start: str = ""
     count: int = 7
 
     def batches(self, epoch: int) -> Sequence[tuple[Tensor, Tensor]]:

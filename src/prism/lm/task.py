@@ -36,6 +36,7 @@ class LanguageTask:
 
     monitor = "perplexity"
     higher_is_better = False
+    start = ""
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rounds", "length", "batch", "valid_windows"):

@@ -6,7 +6,7 @@ target itself is left out. One value per token, so that it can be one part of a 
 """
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,3 +87,43 @@ class _SampledLogLikelihood(torch.autograd.Function):
         ddrawn = p.T @ (x * -g)
         biases = (missing[:, 0], -(p.T @ grad)) if ctx.biased else (None, None)
         return (dx, missing * x, ddrawn, *biases, None, None, None, None)
+
+
+class Extras(NamedTuple):
+    """What is added to scores, of the target, of each token's named items and of the drawn ones."""
+
+    named: Int[Tensor, "N S"]
+    """Items of each token that are counted whether drawn or not; -1: fewer."""
+    of_target: Float[Tensor, " N"]
+    of_named: Float[Tensor, "N S"]
+    of_drawn: Float[Tensor, "N M"]
+
+
+def named_log_likelihood(
+    x: Float[Tensor, "N D"],
+    table: Float[Tensor, "I D"],
+    targets: Int[Tensor, " N"],
+    drawn: Int[Tensor, " M"],
+    log_expected: Float[Tensor, "S M"],
+    limits: Int[Tensor, " S_and_1"],
+    extras: Extras,
+    *,
+    bias: Float[Tensor, " I"] | None = None,
+) -> Float[Tensor, " N"]:
+    """`sampled_log_likelihood` with something added to each score, and with items that are counted exactly:
+
+    t − log(e^t + Σ_{named} e^s + Σ_{drawn, not named} e^s / E). Differentiable in everything that is a number.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        x, offsets = x.to(table.dtype), table.new_zeros(len(table)) if bias is None else bias
+        named = extras.named.clamp(min=0)
+        target = (x * F.embedding(targets, table)).sum(1) + offsets[targets] + extras.of_target
+        exact = torch.einsum("nd,nsd->ns", x, F.embedding(named, table)) + offsets[named] + extras.of_named
+        exact = exact.masked_fill((extras.named < 0) | (named == targets[:, None]), -torch.inf)
+        rest = x @ F.embedding(drawn, table).T + offsets[drawn] + extras.of_drawn
+        rest = rest - torch.repeat_interleave(log_expected.to(table.dtype), limits.diff(), 0)
+        counted = torch.zeros(len(x), len(table), dtype=torch.bool, device=x.device)
+        counted.scatter_(1, named, extras.named >= 0)
+        counted.scatter_(1, targets[:, None], True)
+        rest = rest.masked_fill(counted[:, drawn], -torch.inf)
+        return target - torch.cat([target[:, None], exact, rest], 1).logsumexp(1)

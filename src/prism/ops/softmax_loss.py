@@ -5,8 +5,8 @@ cache, and the backward pass only scales what the forward pass found. A small ca
 tokens at a time: three products. A large one is cut into tiles of tokens × items, which first give the normaliser and
 then, computed again, the gradients: a fourth product costs less than logits that leave the cache.
 
-The softmax may be one part of a mixture: with e^{b_n} for what the others say of the target, over the softmax's own
-weight, the loss is −log(p_n + e^{b_n}), and token n counts as much as the softmax is responsible for it.
+More may be added to the logits than x_n·w_i + b_i: Σ_k c_nk f_nk(i), features f that are known, sparse in the items or
+rows of a small bank, times weights c that are learned with the rest.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,25 @@ BLOCK_ROWS = 64
 TILE_ROWS, TILE_ITEMS = 1024, 256
 
 
+class Additions(NamedTuple):
+    """Features of (token, item): sparse entries of K kinds, and F rows of a bank for each token.
+
+    Column k < K of the weights multiplies the entries of kind k, column K + f the bank's row `rows[:, f]`.
+    """
+
+    starts: Int[Tensor, " N_and_1"]
+    """The entries of token n are starts[n] … starts[n + 1] − 1; no two of one kind have the same item."""
+    items: Int[Tensor, " E"]
+    kinds: Int[Tensor, " E"]
+    values: Float[Tensor, " E"]
+    bank: Float[Tensor, "R I"]
+    rows: Int[Tensor, "N F"]
+
+    def to(self, device: torch.device) -> "Additions":
+        """The same on a device."""
+        return Additions(*(part.to(device) for part in self))
+
+
 class Parts(NamedTuple):
     """A loss and its gradients (None where none were asked for)."""
 
@@ -31,6 +50,7 @@ class Parts(NamedTuple):
     dx: Tensor | None = None
     dtable: Tensor | None = None
     dbias: Tensor | None = None
+    dweights: Tensor | None = None
 
 
 class Catalogue(NamedTuple):
@@ -52,30 +72,36 @@ def softmax_loss(
     targets: Int[Tensor, " N"],
     *,
     bias: Float[Tensor, " I"] | None = None,
-    beside: Float[Tensor, " N"] | None = None,
+    added: Additions | None = None,
+    weights: Float[Tensor, "N K_and_F"] | None = None,
     tile: tuple[int, int] | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum over tokens of −log p(target), differentiable in `x`, `table`, `bias` and `beside`.
+    """The sum over tokens of −log p(target), differentiable in `x`, `table`, `bias` and `weights`.
 
     Under autocast the products run in its dtype; exponentials and sums stay in the table's own.
 
     Args:
-        x: Features, one row a token.
-        table: One row an item.
+        x: Features, one row per token.
+        table: One row per item.
         targets: The item that came, 0 ≤ target < I.
         bias: Added to each item's score.
-        beside: Logarithm of what is added to each token's p(target) before the logarithm is taken; −∞: nothing.
+        added: Features whose weighted sum is added to the scores; with them a tile holds all items.
+        weights: Of these, for each token.
         tile: Tokens and items whose logits are held at once; None: what suits the cache.
     """
+    if (added is None) != (weights is None):
+        raise ValueError("added and weights go together: give both or neither")
     rows, items = tile or (BLOCK_LOGITS // max(len(table), 1), len(table))
-    if tile is None and rows < BLOCK_ROWS:
+    if added is not None:
+        rows, items = max(rows, BLOCK_ROWS), len(table)
+    elif tile is None and rows < BLOCK_ROWS:
         rows, items = TILE_ROWS, TILE_ITEMS
     device = x.device.type
     fast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
     trained = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
-        others = None if beside is None else beside.to(table.dtype)
-        return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, others, targets, rows, items, fast, trained)
+        strength = None if weights is None else weights.to(table.dtype)
+        return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, rows, items, fast, trained)
 
 
 class _SoftmaxLoss(torch.autograd.Function):
@@ -85,8 +111,9 @@ class _SoftmaxLoss(torch.autograd.Function):
         x: Tensor,
         table: Tensor,
         bias: Tensor | None,
-        beside: Tensor | None,
+        weights: Tensor | None,
         targets: Tensor,
+        added: Additions | None,
         rows: int,
         items: int,
         fast: torch.dtype,
@@ -94,91 +121,113 @@ class _SoftmaxLoss(torch.autograd.Function):
     ) -> Tensor:
         catalogue = Catalogue(table, bias, table.to(fast))
         if items >= len(table):
-            found, part = _whole(x, catalogue, targets, beside, rows, trained)
+            more = None if added is None or weights is None else _Added(added, weights)
+            found = _whole(x, catalogue, targets, rows, trained, more)
         else:
-            found, part = _tiled(x, catalogue, targets, beside, rows, items, trained)
+            found = _tiled(x, catalogue, targets, rows, items, trained)
         if found.dx is not None and found.dtable is not None:  # the −1 of p − 1 at the target
-            found.dx.sub_(table[targets] if part is None else table[targets] * part)
-            found.dtable.index_add_(0, targets, x if part is None else x * part, alpha=-1)
+            found.dx.sub_(table[targets])
+            found.dtable.index_add_(0, targets, x, alpha=-1)
             if found.dbias is not None:
-                counts = None if part is None else part[:, 0]
-                found.dbias.sub_(torch.bincount(targets, weights=counts, minlength=len(table)))
-        ctx.save_for_backward(found.dx, found.dtable, found.dbias, None if part is None else part[:, 0] - 1)
+                found.dbias.sub_(torch.bincount(targets, minlength=len(table)))
+        ctx.save_for_backward(*found[1:])
         return found.total.to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         scaled = (None if part is None else part * grad for part in ctx.saved_tensors)
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, None, None, None, None, None, None)
 
 
-def _whole(
-    x: Tensor, catalogue: Catalogue, targets: Tensor, beside: Tensor | None, rows: int, trained: bool
-) -> tuple[Parts, Tensor | None]:
-    """All items for a few tokens at a time; gradients without the targets' −1, and the tokens' responsibilities."""
+class _Added:
+    """Additions with their weights, a block of tokens at a time."""
+
+    def __init__(self, added: Additions, weights: Tensor):
+        self.of, self.weights = added, weights
+        self.kinds = weights.shape[1] - added.rows.shape[1]
+        self.starts = added.starts.tolist()
+        counts = added.starts.diff()
+        self.tokens = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+    def entries(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(token within the block, item, kind, value) of each entry."""
+        here = slice(self.starts[part.start], self.starts[part.stop])
+        values = self.of.values[here].to(self.weights.dtype)
+        return self.tokens[here] - part.start, self.of.items[here].long(), self.of.kinds[here].long(), values
+
+    def add(self, logits: Tensor, part: slice) -> None:
+        """To the logits of a block of tokens."""
+        token, item, kind, value = self.entries(part)
+        weights = self.weights[part]
+        logits.view(-1).index_add_(0, token * logits.shape[1] + item, value * weights[token, kind])
+        for f in range(self.of.rows.shape[1]):
+            logits.addcmul_(self.of.bank[self.of.rows[part, f]], weights[:, self.kinds + f, None])
+
+    def gradient(self, p: Tensor, mass: Tensor, targets: Tensor, part: slice) -> Tensor:
+        """[tokens, weights]: Σ_i (p_i / mass − [i = target]) f(i)."""
+        token, item, kind, value = self.entries(part)
+        found = torch.zeros_like(self.weights[part])
+        excess = p.view(-1)[token * p.shape[1] + item] / mass[token, 0] - (item == targets[part][token]).to(p.dtype)
+        found.view(-1).index_add_(0, token * found.shape[1] + kind, excess * value)
+        for f in range(self.of.rows.shape[1]):
+            row = self.of.rows[part, f]
+            expected = (p[:, None] @ self.of.bank[row][..., None])[:, 0, 0] / mass[:, 0]
+            found[:, self.kinds + f] = expected - self.of.bank[row, targets[part]]
+        return found
+
+
+def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, added: _Added | None) -> Parts:
+    """All items for a few tokens at a time; gradients without the targets' −1."""
     total, grads = _zero(x), _grads(x, catalogue, trained)
-    parts = []
+    dweights: list[Tensor] = []
     for part in _slices(len(x), rows):
         logits = catalogue.logits(x[part])
+        if added is not None:
+            added.add(logits, part)
         picked = logits.gather(1, targets[part, None])
         top = logits.amax(1, keepdim=True)
         weights = logits.sub_(top).exp_()  # e^{logit − top}: p is weights / mass
         mass = weights.sum(1, keepdim=True)
-        loss, responsible = _mixed(mass.log() + top - picked, beside, part)
-        total += loss.sum()
-        if grads is not None:
-            dx, dtable, dbias = grads
-            # dividing the narrow operand by the mass spares a pass over the logits
-            e = weights.to(catalogue.fast.dtype)
-            if responsible is not None:
-                mass = mass / responsible  # not responsible at all: ∞, and no gradient
-                parts.append(responsible)
-            dx[part] = (e @ catalogue.fast).to(x.dtype) / mass
-            _add_product(dtable, e.T, (x[part] / mass).to(e.dtype))
-            if dbias is not None:
-                dbias += (weights.T @ (1 / mass)).squeeze(1)
-    return Parts(total, *(grads or ())), torch.cat(parts) if parts else None
+        total += (mass.log() + top - picked).sum()
+        if grads is None:
+            continue
+        dx, dtable, dbias = grads
+        # dividing the narrow operand by the mass spares a pass over the logits
+        e = weights.to(catalogue.fast.dtype)
+        dx[part] = (e @ catalogue.fast).to(x.dtype) / mass
+        _add_product(dtable, e.T, (x[part] / mass).to(e.dtype))
+        if dbias is not None:
+            dbias += (weights.T @ (1 / mass)).squeeze(1)
+        if added is not None:
+            dweights.append(added.gradient(weights, mass, targets, part))
+    if grads is None:
+        return Parts(total)
+    return Parts(total, *grads, None if added is None else torch.cat([added.weights[:0], *dweights]))
 
 
-def _tiled(
-    x: Tensor, catalogue: Catalogue, targets: Tensor, beside: Tensor | None, rows: int, items: int, trained: bool
-) -> tuple[Parts, Tensor | None]:
+def _tiled(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, items: int, trained: bool) -> Parts:
     """Tiles of tokens × items, twice."""
     normaliser = _normaliser(x, catalogue, rows, items)
-    total, parts = _zero(x), []
+    total = _zero(x)
     for part in _slices(len(x), rows):
         picked = (x[part] * catalogue.table[targets[part]]).sum(1, keepdim=True)
         if catalogue.bias is not None:
             picked += catalogue.bias[targets[part], None]
-        loss, responsible = _mixed(normaliser[part] - picked, beside, part)
-        total += loss.sum()
-        if responsible is not None:
-            parts.append(responsible)
-    responsibility = torch.cat(parts) if parts else None
+        total += (normaliser[part] - picked).sum()
     grads = _grads(x, catalogue, trained)
     if grads is None:
-        return Parts(total), responsibility
+        return Parts(total)
     dx, dtable, dbias = grads
     for block in _slices(len(catalogue.table), items):
         for part in _slices(len(x), rows):
             p = catalogue.logits(x[part], block).sub_(normaliser[part]).exp_()
-            if responsibility is not None:
-                p *= responsibility[part]
             e = p.to(catalogue.fast.dtype)
             _add_product(dx[part], e, catalogue.fast[block])
             _add_product(dtable[block], e.T, x[part].to(e.dtype))
             if dbias is not None:
                 dbias[block] += p.sum(0)
-    return Parts(total, *grads), responsibility
-
-
-def _mixed(loss: Tensor, beside: Tensor | None, part: slice) -> tuple[Tensor, Tensor | None]:
-    """−log(p + e^b) from −log p, and the softmax's share of it."""
-    if beside is None:
-        return loss, None
-    other = beside[part, None]
-    return -torch.logaddexp(-loss, other), torch.sigmoid(-loss - other)
+    return Parts(total, *grads)
 
 
 def _normaliser(x: Tensor, catalogue: Catalogue, rows: int, items: int) -> Tensor:

@@ -51,7 +51,7 @@ def facts_of(split: Split) -> Facts:
         repeats=1 - distinct / max(train.n_events, 1),
         at_once=float((train.items[after] == train.items[after - 1]).mean()) if len(after) else 0.0,
         ties=float((train.times[after] == train.times[after - 1]).mean()) if len(after) else 0.0,
-        days=float(train.times.max(initial=0) - train.times.min(initial=0)) / 86_400 if train.n_events else 0.0,
+        days=float(np.ptp(train.times)) / 86_400 if train.n_events else 0.0,
         removes_seen=split.test.remove_seen,
     )
 

@@ -37,6 +37,7 @@ from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.start import start_from_cooccurrences
 from prism.recommend.session import Session
 from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.task import RecommendationTask
 from prism.recommend.user_bytes import model_key, unpack_user
 from prism.train import checkpoints
@@ -109,6 +110,7 @@ class Recommender:
         place, made = pick_device(device), cls._starting(split, config)
         made.fit_experts()
         task = made.task()
+        fit_opening(made.model, task)
         if by_clock:
             left = 60 * config.minutes - (time.monotonic() - began)
             made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
@@ -142,6 +144,7 @@ class Recommender:
             repeats=gates.repeats.double().cpu().numpy() if known else None,
         )
         gates.repeats.copy_(torch.from_numpy(self.experts.repeats))
+        gates.barred.fill_(self.experts.novel)
 
     @classmethod
     def _starting(cls, split: Split, config: FitConfig) -> "Recommender":

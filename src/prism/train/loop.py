@@ -90,6 +90,8 @@ class Loop:
             with self.display:
                 if not self.at.finished:
                     self.display.say(f"training on {self._where()}")
+                if self.at.step == 0 and self.at.best is None and self.task.start:
+                    self._open()
                 while not self.at.finished:
                     self._epoch(interrupt)
         finally:
@@ -101,6 +103,12 @@ class Loop:
         device, world = self.accelerator.device, self.accelerator.num_processes
         kind = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} thread(s)"
         return f"{device.type} ({kind})" + (f" in {world} processes" if world > 1 else "")
+
+    def _open(self) -> None:
+        """Evaluates what training starts from, which may be the best already."""
+        before = replace(self.at, epoch=-1)
+        self.at = replace(self._judged(before, self.task.start), epoch=0)
+        self._save()
 
     def _epoch(self, interrupt: Interrupt) -> None:
         batches = beside_the_step(self.task.batches(self.at.epoch))
@@ -188,16 +196,24 @@ class Loop:
             at = replace(at, best_epoch=at.epoch)
             self._keep_best(at)
         elif last or (at.epoch + 1) % config.evaluate_every == 0:
-            started = time.monotonic()
-            metrics = self._evaluate(task.monitor)
-            at = at.evaluated(metrics[task.monitor], metrics, task.higher_is_better)
-            self.journal.write(at.step, epoch=at.epoch + 1, **{f"valid/{name}": x for name, x in metrics.items()})
-            self._say(at, metrics, time.monotonic() - started)
-            if not at.stale:
-                self._keep_best(at)
+            at = self._judged(at, f"epoch {at.epoch + 1:>3}")
         self.at = replace(at, epoch=at.epoch + 1, batch=0, finished=last or at.stale >= config.patience)
         self._save()
         self.log_clock = time.monotonic()
+
+    def _judged(self, at: Position, what: str) -> Position:
+        """After an evaluation; if it is the best so far, its weights are kept."""
+        monitor = self.task.monitor
+        if monitor is None:
+            return at
+        started = time.monotonic()
+        metrics = self._evaluate(monitor)
+        at = at.evaluated(metrics[monitor], metrics, self.task.higher_is_better)
+        self.journal.write(at.step, epoch=at.epoch + 1, **{f"valid/{name}": x for name, x in metrics.items()})
+        self._say(what, at, metrics, time.monotonic() - started)
+        if not at.stale:
+            self._keep_best(at)
+        return at
 
     def _evaluate(self, monitor: str) -> dict[str, float]:
         """Metrics from the first process, the same on all."""
@@ -208,10 +224,10 @@ class Loop:
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics
 
-    def _say(self, at: Position, metrics: dict[str, float], seconds: float) -> None:
+    def _say(self, what: str, at: Position, metrics: dict[str, float], seconds: float) -> None:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in list(metrics.items())[:4])
         mark = "  (best)" if not at.stale else ""
-        self.display.say(f"epoch {at.epoch + 1:>3}  {shown}  evaluated in {seconds:.1f} s{mark}")
+        self.display.say(f"{what}  {shown}  evaluated in {seconds:.1f} s{mark}")
 
     def _keep_best(self, at: Position) -> None:
         if self.out is None:

@@ -18,6 +18,10 @@ class Task(Protocol):
     def higher_is_better(self) -> bool:
         """Which way `monitor` improves."""
 
+    @property
+    def start(self) -> str:
+        """What the model is before the first step, if that is worth an evaluation; empty: it is not."""
+
     def batches(self, epoch: int) -> Sequence[Any]:
         """The batches of an epoch, indexed from 0 and made when asked for.
 

@@ -1,4 +1,4 @@
-"""The experts: exact distributions, statistics that never contain the event they are asked about."""
+"""The experts: features as defined, statistics that never contain the event they are asked about."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,9 +10,20 @@ from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.data.synthetic import synthetic_log
-from prism.recommend.model.experts import EXPERTS, check_experts, fit_experts, training_views
-from prism.recommend.model.experts.tables import WINDOW, co_occurrences, transitions
-from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
+from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, tables
+from prism.recommend.model.experts.kernels import KINDS, REPEAT_FLOOR
+from prism.recommend.model.experts.tables import (
+    NEAR_DOUBT,
+    NEAR_FLOOR,
+    NEAR_POWER,
+    NEXT_DOUBT,
+    NEXT_FLOOR,
+    NEXT_POWER,
+    WINDOW,
+    co_occurrences,
+    transitions,
+)
+from prism.recommend.model.experts.user_state import RECENT, VISIT_GAP, UserState, empty_state, state_after, updated
 
 
 def log() -> Log:
@@ -50,8 +61,7 @@ def test_a_state_grown_event_by_event_is_that_of_the_whole_history() -> None:
     assert state.items[followed] == items[before[-1] + 1]
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.5])
-def test_tables_are_the_counts_of_a_plain_loop(damping: float) -> None:
+def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     of = log()
     after: Counter[tuple[int, int]] = Counter()
     beside: Counter[tuple[int, int]] = Counter()
@@ -63,64 +73,99 @@ def test_tables_are_the_counts_of_a_plain_loop(damping: float) -> None:
             for s in range(max(0, t - WINDOW), min(len(history), t + WINDOW + 1)):
                 if s != t and history[s] != item:
                     beside[item, history[s]] += 1
-    worth = of.item_counts() ** -damping
-    for table, pairs, weight in (
-        (transitions(of), after, np.ones(of.n_items)),
-        (co_occurrences(of, damping), beside, worth),
-    ):
-        wanted = np.zeros((of.n_items, of.n_items))
-        for (row, column), count in pairs.items():
-            wanted[row, column] = count * weight[column]
-        wanted /= np.maximum(wanted.sum(1, keepdims=True), 1e-12)
-        found = np.zeros_like(wanted)
-        for row in range(of.n_items):
-            part = slice(table.starts[row], table.starts[row + 1])
-            found[row, table.columns[part]] = table.shares[part]
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
-        np.testing.assert_allclose(table.tops, wanted.max(1), rtol=1e-5)
+    for kept in (4, 256):
+        monkeypatch.setattr(tables, "KEPT", kept)
+        for table, pairs in ((transitions(of), after), (co_occurrences(of), beside)):
+            wanted = np.zeros((of.n_items, of.n_items))
+            for (row, column), count in pairs.items():
+                wanted[row, column] = count
+            wanted /= np.maximum(wanted.sum(1, keepdims=True), 1e-12)
+            np.testing.assert_allclose(table.tops, wanted.max(1), rtol=1e-5)
+            for row in range(of.n_items):  # of a long row the largest entries
+                part = slice(table.starts[row], table.starts[row + 1])
+                assert (np.diff(table.columns[part]) > 0).all()
+                np.testing.assert_allclose(table.shares[part], wanted[row, table.columns[part]], rtol=1e-5)
+                largest = np.sort(wanted[row][wanted[row] > 0])[::-1][:kept]
+                np.testing.assert_allclose(np.sort(table.shares[part])[::-1], largest, rtol=1e-5)
+
+
+def one_kind(experts: Experts, of: Log, asked: Queries, kind: str) -> np.ndarray:
+    """[queries, items]: the feature of one kind."""
+    weights = np.zeros((len(asked), len(KINDS)), dtype=np.float32)
+    weights[:, KINDS.index(kind)] = 1
+    found = np.zeros((len(asked), of.n_items), dtype=np.float32)
+    experts.add(found, weights, of, asked)
+    return found
+
+
+def test_features_are_those_of_a_plain_loop() -> None:
+    of = log()
+    asked = queries(of)
+    experts = fit_experts(of, timed=True, novel=False)
+    follows, near, n = transitions(of), co_occurrences(of), of.n_items
+    own, repeat, after, beside, visit, popular, lately = (one_kind(experts, of, asked, kind) for kind in KINDS)
+    counts = of.item_counts() + 1
+    np.testing.assert_allclose(popular, np.broadcast_to(np.log(counts / counts.sum() * n), popular.shape), rtol=1e-4)
+    for q in range(0, len(asked), 7):
+        user, position = asked.users[q], asked.positions[q]
+        history = of.items[of.offsets[user] : position].tolist()
+        assert set(np.flatnonzero(own[q]).tolist()) == set(history)
+        shares = np.expm1(repeat[q].astype(np.float64)) * REPEAT_FLOOR
+        np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-3)
+        for rows, power, doubt, floor, found in (
+            (follows, NEXT_POWER, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
+            (near, NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
+            (near, 0.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
+        ):
+            p, total = np.zeros(n), 0.0
+            when = of.times[of.offsets[user] : position][::-1]
+            pauses = np.flatnonzero(-np.diff(when) > VISIT_GAP)
+            latest = len(history) if found is not visit or not len(pauses) else pauses[0] + 1
+            for age, item in enumerate(history[::-1][: min(RECENT, latest)]):
+                weight = (1 + age) ** -power
+                total += weight
+                part = slice(rows.starts[item], rows.starts[item + 1])
+                p[rows.columns[part]] += weight * rows.totals[item] / (rows.totals[item] + doubt) * rows.shares[part]
+            np.testing.assert_allclose(found[q], np.log1p(p / total / floor), rtol=1e-4, atol=1e-6)
+    assert lately.std() > 0
 
 
 @pytest.mark.parametrize("novel", [False, True])
-@pytest.mark.parametrize("timed", [False, True])
-def test_every_expert_that_has_a_say_is_a_distribution(novel: bool, timed: bool) -> None:
+def test_what_the_experts_say_of_a_training_event_does_not_depend_on_its_users_events_in_the_tables(
+    novel: bool,
+) -> None:
     of = log()
-    asked = queries(of)
-    experts = fit_experts(of, novel=novel, timed=timed)
-    _, masses = experts.contexts(of, asked)
-    query, items, _ = asked.histories(of)
-    for n, name in enumerate(EXPERTS):
-        gates = np.zeros((len(asked), len(EXPERTS)))
-        gates[:, n] = 1
-        chances = np.zeros((len(asked), of.n_items))
-        experts.add(chances, gates, of, asked)
-        assert (chances >= 0).all()
-        if novel and name in ("next", "near"):
-            assert not chances[query, items].any()
-        if novel and name in ("popular", "lately"):  # seen items are out of the ranking; the rest adds up to 1
-            chances[query, items] = 0
-        has = masses[:, n] > 0
-        np.testing.assert_allclose(chances[has].sum(1), 1.0, rtol=1e-4)
-        assert not chances[~has].any() or name in ("popular", "lately")
-    assert (masses[:, 0] > 0).all() != novel
-
-
-def test_what_the_experts_say_of_a_training_event_does_not_depend_on_its_users_events_in_the_tables() -> None:
-    of = log()
-    experts = fit_experts(of, novel=False, timed=True)
-    views = training_views(of, experts, folds=of.n_users)  # one user each
-    user = 3
-    mine = np.arange(of.offsets[user], of.offsets[user + 1])
+    experts = fit_experts(of, novel=novel, timed=True)
+    features = TrainingFeatures(of, experts, folds=of.n_users)  # one user each
+    user, start = 3, 2
+    first, last = of.offsets[user] + start, of.offsets[user + 1]
+    seen = features.of(np.array([user]), np.array([first]), np.array([last]))
     others = of.where(of.users != user)
-    alone = fit_experts(others, novel=False, timed=True, repeats=experts.repeats)
+    alone = fit_experts(others, novel=novel, timed=True, repeats=experts.repeats)
+    mine = np.arange(first, last)
     asked = Queries(users=np.full(len(mine), user), positions=mine, candidates=of.n_items, remove_seen=False)
-    for n in range(len(EXPERTS)):
-        gates = np.zeros((len(mine), len(EXPERTS)))
-        gates[:, n] = 1
-        chances = np.zeros((len(mine), of.n_items))
-        alone.add(chances, gates, of, asked)
-        np.testing.assert_allclose(
-            views.chances[mine, n], chances[np.arange(len(mine)), of.items[mine]], rtol=1e-4, atol=1e-7
-        )
+    dense = np.zeros((len(mine), len(KINDS), of.n_items))
+    starts, items, kinds, values, bank, rows = (part.numpy() for part in seen.added)
+    token = np.repeat(np.arange(len(mine)), np.diff(starts))
+    dense[token, kinds, items] = values
+    dense[:, -2], dense[:, -1] = bank[rows[:, 0]], bank[rows[:, 1]]
+    history = [set(of.items[of.offsets[user] : t].tolist()) for t in mine]
+    asks = np.array([not novel or of.items[t] not in before for t, before in zip(mine, history, strict=True)])
+    assert asks.any()
+    assert not dense[~asks].any()  # an event that is never asked about
+    for n, kind in enumerate(KINDS):
+        wanted = one_kind(experts if kind == "lately" else alone, of, asked, kind)
+        np.testing.assert_allclose(dense[asks, n], wanted[asks], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(seen.contexts.numpy(), alone.contexts(of, asked), rtol=1e-5, atol=1e-6)
+
+
+def test_the_only_user_of_a_log_is_told_nothing_by_the_tables() -> None:
+    of = synthetic_log(20, 15, 400).where(np.arange(400) < 30)
+    of = of.where(of.users == of.users[0])
+    seen = TrainingFeatures(of, fit_experts(of, novel=False, timed=True)).of(
+        np.array([of.users[0]]), np.array([of.offsets[of.users[0]]]), np.array([of.offsets[of.users[0] + 1]])
+    )
+    assert set(seen.added.kinds.tolist()) <= {KINDS.index("own"), KINDS.index("repeat")}
 
 
 def test_lately_knows_nothing_of_what_comes_later() -> None:
@@ -129,14 +174,8 @@ def test_lately_knows_nothing_of_what_comes_later() -> None:
     changed = replace(of, items=np.where(late, 0, of.items).astype(np.int32))
     asked = queries(of)
     early = np.flatnonzero(of.times[asked.positions] <= np.percentile(of.times, 40))
-    gates = np.zeros((len(asked), len(EXPERTS)))
-    gates[:, EXPERTS.index("lately")] = 1
-    found = []
-    for one in (of, changed):
-        chances = np.zeros((len(asked), of.n_items))
-        fit_experts(one, novel=False, timed=True).add(chances, gates, of, asked)
-        found.append(chances[early])
-    np.testing.assert_array_equal(*found)
+    found = [one_kind(fit_experts(one, novel=False, timed=True), of, asked, "lately") for one in (of, changed)]
+    np.testing.assert_array_equal(found[0][early], found[1][early])
 
 
 def test_an_unknown_expert_is_refused_with_the_nearest_name() -> None:

@@ -10,6 +10,7 @@ from support import tiny
 from prism.errors import InputError
 from prism.ops.sampled_loss import sampled_log_likelihood
 from prism.recommend.data.splits import split
+from prism.recommend.model.experts import EXPERTS
 from prism.recommend.recommender import Recommender
 from prism.recommend.training.negatives import Proposal, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig
@@ -122,3 +123,24 @@ def test_a_sampled_run_that_was_stopped_goes_on_as_if_it_had_not_been(
 def test_uniform_draws_cannot_be_none() -> None:
     with pytest.raises(InputError, match=r"uniform must be in \(0, 1\] and leave a draw, got 0.0 of 256"):
         ObjectiveConfig(uniform=0.0)
+
+
+def test_with_experts_and_every_item_drawn_the_sampled_loss_is_the_exact_one() -> None:
+    config = replace(tiny.CONFIG, experts=EXPERTS, protocol="global-time", dropout=0.0)
+    made = Recommender._untrained(split(tiny.log(), "global-time"), config)
+    made.fit_experts()
+    assert made.model.gates is not None
+    torch.nn.init.normal_(made.model.gates.out.weight)
+    exact = made.task()
+    sampled = replace(exact, objective=ObjectiveConfig(loss="sampled", negatives=400_000, uniform=1.0, shared=0))
+    losses, grads = [], []
+    for task in (exact, sampled):
+        torch.manual_seed(0)
+        made.model.zero_grad()
+        loss, _ = task.loss(made.model, task.batches(0)[1])
+        loss.backward()
+        losses.append(loss.item())
+        weight = made.model.embedding.weight.grad
+        grads.append(torch.cat([weight.to_dense().flatten(), made.model.gates.out.weight.grad.flatten()]))  # type: ignore
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert (grads[0] - grads[1]).norm() < 0.02 * grads[0].norm()

@@ -36,7 +36,9 @@ def model(items: int, mixer: str = "prism", query_time: bool = False) -> Recomme
 
 
 def same(a: object, b: object) -> bool:
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else all(map(same, a, b))
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return (a is None and b is None) or all(map(same, a, b))
 
 
 def test_every_token_is_followed_by_its_target(log: Log) -> None:

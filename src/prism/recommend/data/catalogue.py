@@ -44,6 +44,9 @@ def _paper(name: str, about: str, home: str, reader: Reader) -> Known:
 
 KNOWN: dict[str, Known] = {
     "online-retail": Known(about="purchases of an online shop, 2010-2011; ships with prism"),
+    "synthetic-repeats": Known(about="made up: people at their own places again and again; no download"),
+    "synthetic-markov": Known(about="made up: the next item depends on the latest; no download"),
+    "synthetic-baskets": Known(about="made up: baskets of one subject each; no download"),
     "ml-100k": Known(about="100,000 film ratings", home=GROUPLENS + "100k/", reader="movielens"),
     "ml-1m": Known(about="1 million film ratings", home=GROUPLENS + "1m/", reader="movielens"),
     "ml-10m": Known(about="10 million film ratings", home=GROUPLENS + "10m/", reader="movielens"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from prism.errors import InputError, suggest
-from prism.recommend.data import readers, reviews
+from prism.recommend.data import readers, reviews, synthetic
 from prism.recommend.data.catalogue import KNOWN, Known, Reader, Statistics
 from prism.recommend.data.items import with_item_table
 from prism.recommend.data.log import Log
@@ -16,6 +16,13 @@ READERS: dict[Reader, Callable[[Place, str], Log]] = {
     "movielens": readers.movielens,
     "amazon": reviews.amazon,
     "yelp": reviews.yelp,
+}
+
+SHIPPED: dict[str, Callable[[], Log]] = {
+    "online-retail": readers.online_retail,
+    "synthetic-repeats": synthetic.repeat_log,
+    "synthetic-markov": synthetic.markov_log,
+    "synthetic-baskets": synthetic.basket_log,
 }
 
 
@@ -77,7 +84,7 @@ def statistics_table(log: Log) -> str:
 
 def _read_known(name: str, known: Known, folder: str | Path | None) -> Log:
     if known.reader is None or known.home is None:
-        return readers.online_retail()
+        return SHIPPED[name]()
     place = locate(name, known.home, folder)
     return readers.recbole(place, name) if place.names("*.inter") else READERS[known.reader](place, name)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.model.experts import Experts
-from prism.recommend.model.recommender import RecommenderModel, log_chances
+from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.training.histories import pack
 
 # Tokens encoded at once: bounds the memory of long histories, and suits the cache.
@@ -33,10 +33,10 @@ class ModelScorer:
             x = self.features(log, queries)
             if self.experts is None:
                 return self.model.scores(x)
-            contexts, masses = self.experts.contexts(log, queries)
-            chances, gates = self.model.chances(self.model.scores(x), x, contexts, masses)
-            self.experts.add(chances, gates, log, queries)
-            return log_chances(chances)
+            scores = self.model.scores(x).cpu().numpy()
+            weights = self.model.expert_weights(x, self.experts.contexts(log, queries))
+            self.experts.add(scores, weights, log, queries)
+            return torch.from_numpy(scores).log_softmax(1)
 
     @torch.inference_mode()
     def features(self, log: Log, queries: Queries) -> Float[Tensor, "Q D"]:

@@ -1,54 +1,48 @@
-"""A mixture of the model and the simple experts: p(i | h) = Σ_e g_e(h) p_e(i | h), the gates g learned.
+"""The weights of the simple experts: score(i | h) = ⟨x_h, e_i⟩ + Σ_k c_k(h) f_k(i | h), the weights c learned.
 
-The gates are a softmax of a small map of the model's features and of what can be counted: how many events and
-distinct items, how repeat-prone the user is, how long since the last event, how much the experts have to go by.
+They are a small map of the model's features and of what can be counted: how many events and distinct items, how
+repeat-prone the user is, how long since the last event, how much the experts have to go by.
 """
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.recommend.model.experts import EXPERTS
-from prism.recommend.model.experts.kernels import CONTEXT, WEIGHTS
+from prism.recommend.model.experts.kernels import CONTEXT, KINDS, WEIGHTS
 
 HIDDEN = 32
+# Where only items are asked for that are new to the user, a taken one is out of the question.
+BARRED = -30.0
 
 
 class Gates(nn.Module):
-    """log g over the model and the experts, the model first; −∞ where an expert has nothing to say."""
+    """c over the kinds of features (`KINDS`); 0 for an expert that was not chosen."""
 
     chosen: Tensor
+    barred: Tensor
     repeats: Tensor
 
     def __init__(self, dim: int, experts: Sequence[str]):
         super().__init__()
         self.features = nn.Linear(dim, HIDDEN, bias=False)
         self.context = nn.Linear(CONTEXT, HIDDEN)
-        self.out = nn.Linear(HIDDEN, 1 + len(EXPERTS))
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-        self.register_buffer("chosen", torch.tensor([name in experts for name in EXPERTS]), persistent=False)
+        self.out = nn.Linear(HIDDEN, len(KINDS))
+        # at first the context alone decides: `training/opening.py` fits it before the model knows anything
+        for weight in (self.features.weight, self.out.weight, self.out.bias):
+            nn.init.zeros_(weight)
+        wanted = {*experts, "own"} if "repeat" in experts else set(experts)
+        self.register_buffer("chosen", torch.tensor([kind in wanted for kind in KINDS]), persistent=False)
+        self.register_buffer("barred", torch.tensor(False))
         # of the repeat expert's score; kept with the weights, because they too are fitted
         self.register_buffer("repeats", torch.zeros(WEIGHTS, dtype=torch.float64))
 
-    def forward(
-        self, x: Float[Tensor, "N D"], contexts: Float[Tensor, "N F"], masses: Float[Tensor, "N E"]
-    ) -> Float[Tensor, "N gates"]:
+    def forward(self, x: Float[Tensor, "N D"], contexts: Float[Tensor, "N C"]) -> Float[Tensor, "N K"]:
         """Token by token."""
         x, contexts = x.to(self.features.weight.dtype), contexts.to(self.features.weight.dtype)
-        logits = self.out(F.silu(self.features(x) + self.context(contexts)))
-        return logits.masked_fill(self._silent(masses), -torch.inf).log_softmax(1)
-
-    def _silent(self, masses: Tensor) -> Bool[Tensor, "N gates"]:
-        return F.pad((masses <= 0) | ~self.chosen, (1, 0), value=False)
-
-
-def beside(gates: Float[Tensor, "N gates"], chances: Float[Tensor, "N E"]) -> Float[Tensor, " N"]:
-    """log Σ_e g_e p_e / g_model over the experts: what `softmax_loss` adds to the model's own probability."""
-    others = torch.where(chances > 0, gates[:, 1:], -torch.inf) + chances.clamp(min=1e-30).log()
-    # −∞ − −∞ has no gradient: tokens of which no expert knows anything are given a number that is as good as −∞
-    known = others.amax(1, keepdim=True) > -torch.inf
-    return torch.where(known, others, -80.0).logsumexp(1) - gates[:, 0]
+        found = self.out(F.silu(self.features(x) + self.context(contexts)))
+        found = torch.where(self.chosen, found, 0.0)
+        own = torch.where(self.barred, BARRED, found[:, :1])
+        return torch.cat([own, found[:, 1:]], 1)

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prism.config import at_least
@@ -79,8 +77,8 @@ class Outputs(NamedTuple):
     """Features of every token."""
     table: Float[Tensor, "I D"]
     bias: Float[Tensor, " I"] | None
-    gates: Float[Tensor, "T gates"] | None
-    """Logarithms, the model's first; None: there are no experts."""
+    weights: Float[Tensor, "T K"] | None
+    """Of the experts' features; None: there are no experts."""
 
 
 class RecommenderModel(nn.Module):
@@ -101,6 +99,8 @@ class RecommenderModel(nn.Module):
         self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
         self.backbone = config.backbone.build()
         self.gates = Gates(dim, config.experts) if config.experts else None
+        if config.experts and self.projection is not None:
+            nn.init.zeros_(self.projection.weight)  # what the experts say stands until the model knows better
         self._kept_rows: tuple[tuple[Any, ...], Tensor] | None = None
 
     @property
@@ -123,10 +123,9 @@ class RecommenderModel(nn.Module):
         events: Events,
         cu_seqlens: Int[Tensor, " limits"],
         used: Int[Tensor, " U"] | None = None,
-        contexts: Float[Tensor, "T F"] | None = None,
-        masses: Float[Tensor, "T E"] | None = None,
+        contexts: Float[Tensor, "T C"] | None = None,
     ) -> Outputs:
-        """What a loss needs; contexts and masses are the experts' (see `Views`).
+        """What a loss needs; contexts are what the experts see (see `TrainingFeatures`).
 
         With `used`, the codes of some items and last the start token's, there are no others: the events have codes
         among these, and so have the table and bias. The table's gradient is then sparse.
@@ -134,8 +133,8 @@ class RecommenderModel(nn.Module):
         rows = self._rows(used)
         bias = self.bias if used is None or self.bias is None else self.bias[used[:-1]]
         x = self._encode(rows, events, cu_seqlens, None)[0]
-        gates = None if self.gates is None else self.gates(x, contexts, masses)
-        return Outputs(x, rows[:-1], bias, gates)
+        weights = None if self.gates is None else self.gates(x, contexts)
+        return Outputs(x, rows[:-1], bias, weights)
 
     def encode(
         self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
@@ -153,15 +152,11 @@ class RecommenderModel(nn.Module):
         scores = features @ self.table.T
         return scores if self.bias is None else scores + self.bias
 
-    def chances(
-        self, scores: Float[Tensor, "N I"], features: Float[Tensor, "N D"], contexts: Floats, masses: Floats
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """(g_model · p_model [N, items], the experts' gates [N, experts]): what the experts are then added to."""
+    def expert_weights(self, features: Float[Tensor, "N D"], contexts: Floats) -> Floats:
+        """What the experts' features are multiplied by."""
         assert self.gates is not None
-        on = features.device
-        gates = self.gates(features, torch.from_numpy(contexts).to(on), torch.from_numpy(masses).to(on)).exp()
-        chances = scores.softmax(1).mul_(gates[:, :1])
-        return chances.cpu().numpy(), gates[:, 1:].cpu().numpy()
+        weights: Floats = self.gates(features, torch.from_numpy(contexts).to(features.device)).cpu().numpy()
+        return weights
 
     def _project(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         return x if self.projection is None else self.projection(x)
@@ -210,17 +205,11 @@ def live_scores(
     states: Sequence[UserState],
     asked: Sequence[int | None],
 ) -> Float[Tensor, "N I"]:
-    """Scores of the mixture for live users, from the model's own scores."""
+    """Scores of the mixture for live users, from the model's own scores: logarithms of probabilities."""
     moments = experts.moments(states, asked)
-    chances, gates = model.chances(scores, features, moments.contexts, moments.masses)
-    experts.add_live(chances, gates, moments)
-    return log_chances(chances)
-
-
-def log_chances(chances: NDArray[np.floating]) -> Tensor:
-    """Scores of a mixture."""
-    # what underflowed in the model's softmax, and no expert names, is last and not refused as infinite
-    return torch.from_numpy(chances).clamp_(min=torch.finfo(torch.float32).tiny).log_()
+    found = scores.cpu().numpy()
+    experts.add_live(found, model.expert_weights(features, moments.contexts), moments)
+    return torch.from_numpy(found).log_softmax(1)
 
 
 def gap_limits() -> list[int]:

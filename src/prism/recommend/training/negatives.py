@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from prism.ops.softmax_loss import Additions
+
 
 class Proposal(NamedTuple):
     """What popularity draws come from."""
@@ -64,6 +66,8 @@ class Compact(NamedTuple):
     tokens: Int[Tensor, " N"]
     targets: Int[Tensor, " N"]
     drawn: Int[Tensor, " M"]
+    named: Int[Tensor, "N S"]
+    """Codes; -1 as before."""
 
 
 def proposal(items: Int[Tensor, " E"], count: int) -> Proposal:
@@ -103,9 +107,47 @@ def draw(
     return Negatives(items, log_expected)
 
 
-def compact(tokens: Int[Tensor, " N"], targets: Int[Tensor, " N"], drawn: Int[Tensor, " M"], start: int) -> Compact:
+def compact(
+    tokens: Int[Tensor, " N"],
+    targets: Int[Tensor, " N"],
+    drawn: Int[Tensor, " M"],
+    start: int,
+    named: Int[Tensor, "N S"] | None = None,
+) -> Compact:
     """The rows that are used, and everything in their codes."""
-    every = torch.cat([tokens, targets, drawn, tokens.new_tensor([start])])
+    others = tokens.new_zeros(len(tokens), 0) if named is None else named
+    here = others >= 0
+    every = torch.cat([tokens, targets, drawn, others[here], tokens.new_tensor([start])])
     used, codes = every.unique(return_inverse=True)  # sorted: the start token's code is the largest
-    a, b, c, _ = codes.split([len(tokens), len(targets), len(drawn), 1])
-    return Compact(used, a, b, c)
+    a, b, c, d, _ = codes.split([len(tokens), len(targets), len(drawn), int(here.sum()), 1])
+    return Compact(used, a, b, c, torch.full_like(others, -1).masked_scatter(here, d))
+
+
+def at_drawn(
+    added: Additions, weights: Float[Tensor, "N K"], drawn: Int[Tensor, " M"], items: int
+) -> Float[Tensor, "N M"]:
+    """Σ weight · feature of the drawn items, for each token."""
+    kinds = weights.shape[1] - added.rows.shape[1]
+    different, place = drawn.unique(return_inverse=True)
+    lookup = torch.full((items,), -1, device=drawn.device)
+    lookup[different] = torch.arange(len(different), device=drawn.device)
+    column = lookup[added.items.long()]
+    kept = column >= 0
+    token = torch.repeat_interleave(torch.arange(len(weights), device=drawn.device), added.starts.diff())[kept]
+    value = added.values[kept] * weights[token, added.kinds[kept].long()]
+    found = weights.new_zeros(len(weights) * len(different))
+    found = found.index_add(0, token * len(different) + column[kept], value).view(len(weights), -1)
+    for f in range(added.rows.shape[1]):
+        found = found + weights[:, kinds + f, None] * added.bank[:, different][added.rows[:, f]]
+    return found[:, place]
+
+
+def at_items(
+    added: Additions, features: Float[Tensor, "N S E"], weights: Float[Tensor, "N K"], items: Int[Tensor, "N S"]
+) -> Float[Tensor, "N S"]:
+    """Σ weight · feature of each token's own items, whose entries are known."""
+    kinds = features.shape[-1]
+    found = torch.einsum("nse,ne->ns", features, weights[:, :kinds])
+    for f in range(added.rows.shape[1]):
+        found = found + weights[:, kinds + f, None] * added.bank[added.rows[:, f, None], items.clamp(min=0)]
+    return found

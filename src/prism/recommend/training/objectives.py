@@ -10,7 +10,7 @@ from torch import Tensor
 
 from prism.config import at_least, one_of
 from prism.errors import InputError
-from prism.ops.softmax_loss import softmax_loss
+from prism.ops.softmax_loss import Additions, softmax_loss
 
 Loss = Literal["softmax", "sampled", "bce"]
 
@@ -46,14 +46,12 @@ def objective(
     table: Float[Tensor, "I D"],
     bias: Float[Tensor, " I"] | None,
     targets: Int[Tensor, " N"],
-    beside: Float[Tensor, " N"] | None = None,
+    added: Additions | None = None,
+    weights: Float[Tensor, "N K"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum over tokens of the exact softmax or of the binary cross-entropy.
-
-    `beside` is the logarithm of what other experts add to p(target), for the softmax.
-    """
+    """The sum over tokens of the exact softmax, with what experts add to its scores, or of the binary cross-entropy."""
     if config.loss == "softmax":
-        return softmax_loss(x, table, targets, bias=bias, beside=beside)
+        return softmax_loss(x, table, targets, bias=bias, added=added, weights=weights)
     drawn = torch.randint(len(table), (len(targets), config.negatives), device=x.device)
     positive, negative = _scores(x, table, bias, targets[:, None]), _scores(x, table, bias, drawn)
     return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.negatives)

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.ops.sampled_loss import sampled_log_likelihood
+from prism.ops.sampled_loss import Extras, named_log_likelihood, sampled_log_likelihood
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.evaluation.metrics import CUTOFFS
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.model.experts import Experts, Views, training_views
-from prism.recommend.model.mixture import beside
+from prism.recommend.model.experts import Experts, TrainingFeatures
+from prism.recommend.model.experts.named import named
+from prism.recommend.model.experts.training import Seen
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import Counted, Proposal, compact, draw, proposal
+from prism.recommend.training.negatives import Counted, Proposal, at_drawn, at_items, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -58,12 +59,8 @@ class Batch(NamedTuple):
     targets: Tensor
     windows: Tensor
     """[windows, 2]: user and first event, to name the batch in an error."""
-    contexts: Tensor
-    """[tokens, …]: what the gates of a mixture look at; empty without experts."""
-    masses: Tensor
-    """[tokens, experts]: 0 where an expert has nothing to say."""
-    chances: Tensor
-    """[tokens, experts]: each expert's probability of the target."""
+    seen: Seen | None
+    """What the experts see and say of the targets; None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +85,11 @@ class RecommendationTask:
 
     higher_is_better = True
 
+    @property
+    def start(self) -> str:
+        """With experts, what these know together."""
+        return "" if self.experts is None else "the experts alone"
+
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of an epoch, each made when it is asked for."""
         rng = np.random.default_rng((self.seed, epoch))
@@ -100,12 +102,9 @@ class RecommendationTask:
         targets = batch.targets
         if self.objective.loss == "sampled":
             return self._sampled_loss(model, batch), len(targets)
-        x, table, bias, gates = model(batch.events, batch.cu_seqlens, None, batch.contexts, batch.masses)
-        if gates is None:
-            return objective(self.objective, x, table, bias, targets), len(targets)
-        others = beside(gates, batch.chances)
-        loss = objective(self.objective, x, table, bias, targets, others) - gates[:, 0].sum()
-        return loss, len(targets)
+        contexts, added = (None, None) if batch.seen is None else batch.seen[:2]
+        x, table, bias, weights = model(batch.events, batch.cu_seqlens, None, contexts)
+        return objective(self.objective, x, table, bias, targets, added, weights), len(targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Metrics on the validation queries."""
@@ -141,14 +140,24 @@ class RecommendationTask:
             uniform=config.uniform,
             shared=config.shared,
         )
-        small = compact(batch.events.items, batch.targets, drawn.items, self.split.train.n_items)
-        x, table, bias, gates = model(
-            batch.events._replace(items=small.tokens), limits, small.used, batch.contexts, batch.masses
-        )
-        found = sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits, bias=bias)
-        if gates is None:
+        items = self.split.train.n_items
+        if batch.seen is None:
+            small = compact(batch.events.items, batch.targets, drawn.items, items)
+            x, table, bias, _ = model(batch.events._replace(items=small.tokens), limits, small.used)
+            found = sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits, bias=bias)
             return -found.sum()
-        return -(torch.logaddexp(found, beside(gates, batch.chances)) + gates[:, 0]).sum()
+        contexts, added, names = batch.seen
+        assert names is not None
+        small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
+        x, table, bias, weights = model(batch.events._replace(items=small.tokens), limits, small.used, contexts)
+        extras = Extras(
+            small.named,
+            at_items(added, names.of_target[:, None], weights, batch.targets[:, None])[:, 0],
+            at_items(added, names.features, weights, names.items),
+            at_drawn(added, weights, drawn.items, items),
+        )
+        codes = (small.targets, small.drawn)
+        return -named_log_likelihood(x, table, *codes, drawn.log_expected, limits, extras, bias=bias).sum()
 
     @cached_property
     def _proposal(self) -> Proposal | Counted:
@@ -158,12 +167,9 @@ class RecommendationTask:
         return proposal(torch.from_numpy(items), self.split.train.n_items)
 
     @cached_property
-    def views(self) -> Views:
-        """What the experts say of each training event, from the events of other users."""
-        if self.experts is None:
-            empty = np.zeros((self.split.train.n_events, 0), dtype=np.float32)
-            return Views(empty, empty, empty)
-        return training_views(self.split.train, self.experts)
+    def features(self) -> TrainingFeatures | None:
+        """What the experts say of training events, from the events of other users."""
+        return None if self.experts is None else TrainingFeatures(self.split.train, self.experts)
 
     @cached_property
     def _valid(self) -> Queries:
@@ -215,5 +221,8 @@ class Batches(Sequence[Batch]):
         after[limits[:-1]] = starts
         targets = torch.from_numpy(train.items[after].astype(np.int64))
         windows = torch.from_numpy(np.stack([self.users[part], starts], 1))
-        views = (torch.from_numpy(part[after]) for part in self.task.views)
-        return Batch(packed.events, packed.cu_seqlens, targets, windows, *views)
+        features = self.task.features
+        seen = None if features is None else features.of(self.users[part], starts, ends)
+        if seen is not None and self.task.objective.loss == "sampled":
+            seen = seen._replace(named=named(seen.added, targets, train.n_items))
+        return Batch(packed.events, packed.cu_seqlens, targets, windows, seen)

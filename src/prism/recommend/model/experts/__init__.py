@@ -1,32 +1,21 @@
-"""The simple experts beside the model: their names, what they know of a log, and their distributions over items.
+"""The simple experts beside the model: what they know of a log, and what they add to the model's scores.
 
-| expert | p(i) |
+    score(i | h) = ⟨x_h, e_i⟩ + Σ_e c_e(h) f_e(i | h)        p = softmax(score)
+
+The weights c depend on the context and are learned with the model (`mixture.py`). The features f are facts of the
+history and of other histories:
+
+| expert | f(i), with ε a small share |
 |---|---|
-| repeat | ∝ e^{score} over the user's own items: recency, count, time since, time of day and week, what followed |
-| next | what came directly after the latest items, in other histories |
-| near | what was taken at most a few events before or after the latest items |
-| popular | share of all training events |
-| lately | share of the events before the present period, older ones counting less |
-"""
+| repeat | 1 if the user has taken i before; and log(1 + p(i)/ε), p ∝ e^{score} over the user's own items: recency, count, time since, time of day and week, what followed |
+| next | log(1 + p(i)/ε), p what came directly after the latest items, in other histories |
+| near | the same with what was taken at most a few events before or after them |
+| visit | the same, of the items of the present visit alone and all alike |
+| popular | log of the share of all training events, over that of a uniform one |
+| lately | the same of the events before the present period, older ones counting less |
+"""  # noqa: E501
 
-from prism.recommend.model.experts.fitted import (
-    EXPERTS,
-    Experts,
-    Floats,
-    Views,
-    check_experts,
-    experts_from,
-    fit_experts,
-    training_views,
-)
+from prism.recommend.model.experts.fitted import EXPERTS, Experts, Floats, check_experts, experts_from, fit_experts
+from prism.recommend.model.experts.training import TrainingFeatures
 
-__all__ = [
-    "EXPERTS",
-    "Experts",
-    "Floats",
-    "Views",
-    "check_experts",
-    "experts_from",
-    "fit_experts",
-    "training_views",
-]
+__all__ = ["EXPERTS", "Experts", "Floats", "TrainingFeatures", "check_experts", "experts_from", "fit_experts"]

@@ -1,14 +1,18 @@
-"""The simple experts' distributions, in compiled loops: from a user's state, for one moment."""
+"""What the simple experts see and say, in compiled loops: from a user's state, at one moment."""
 
 import numpy as np
 
 from prism.ops.cpu.compiling import loop
-from prism.recommend.model.experts.tables import period_of
-from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, WEEK, take
+from prism.recommend.model.experts.tables import NEAR_DOUBT, NEXT_DOUBT, period_of
+from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, VISIT, WEEK, take
 
-REPEAT, NEXT, NEAR, POPULAR, LATELY = range(5)
-COUNT = 5
-CONTEXT = 12
+# Kinds of features: entries of single items, then rows of the bank.
+OWN, REPEAT, NEXT, NEAR, OF_VISIT = range(5)
+ENTRIES = 5
+KINDS = ("own", "repeat", "next", "near", "visit", "popular", "lately")
+# The ε of the repeat expert's log(1 + p/ε).
+REPEAT_FLOOR = 1e-4
+CONTEXT = 13
 AGES, COUNTS, GAPS = 24, 16, 64
 # Where each part of the repeat expert's weights begins.
 OF_COUNT, OF_GAP, OF_DAY, OF_WEEK, OF_AFTER = (
@@ -28,15 +32,21 @@ def bucket(number, buckets):  # type: ignore[no-untyped-def]
 
 
 @loop
-def repeat_features(state, slot, now, index, value):  # type: ignore[no-untyped-def]
+def clock(now, out):  # type: ignore[no-untyped-def]
+    """out [4]: cos and sin of the time of day, and of the time of the week."""
+    day, week = 2 * np.pi * (now % DAY) / DAY, 2 * np.pi * (now % WEEK) / WEEK
+    out[0], out[1], out[2], out[3] = np.cos(day), np.sin(day), np.cos(week), np.sin(week)
+
+
+@loop
+def repeat_features(state, slot, now, hands, index, value):  # type: ignore[no-untyped-def]
     """index [3]: the buckets of age, count and time since; value [3]: time of day, of week, what followed before."""
     count = state.counts[slot]
     index[0] = bucket(state.facts[EVENTS] - 1 - state.places[slot], AGES)
     index[1] = OF_COUNT + bucket(count - 1, COUNTS)
     index[2] = OF_GAP + bucket(now - state.times[slot], GAPS)
-    day, week = 2 * np.pi * (now % DAY) / DAY, 2 * np.pi * (now % WEEK) / WEEK
-    value[0] = (state.rhythm[slot, 0] * np.cos(day) + state.rhythm[slot, 1] * np.sin(day)) / count
-    value[1] = (state.rhythm[slot, 2] * np.cos(week) + state.rhythm[slot, 3] * np.sin(week)) / count
+    value[0] = (state.rhythm[slot, 0] * hands[0] + state.rhythm[slot, 1] * hands[1]) / count
+    value[1] = (state.rhythm[slot, 2] * hands[2] + state.rhythm[slot, 3] * hands[3]) / count
     value[2] = 1.0 if state.after[state.facts[LAST_SLOT]] == slot else 0.0
 
 
@@ -46,10 +56,11 @@ def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
     n = state.facts[DISTINCT]
     if n == 0:
         return 0.0
-    index, value = np.empty(3, dtype=np.int64), np.empty(3)
+    index, value, hands = np.empty(3, dtype=np.int64), np.empty(3), np.empty(4)
+    clock(now, hands)
     top = -np.inf
     for s in range(n):
-        repeat_features(state, s, now, index, value)
+        repeat_features(state, s, now, hands, index, value)
         score = weights[index[0]] + weights[index[1]] + weights[index[2]]
         score += weights[OF_DAY] * value[0] + weights[OF_WEEK] * value[1] + weights[OF_AFTER] * value[2]
         out[s] = score
@@ -64,88 +75,15 @@ def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
 
 
 @loop
-def share_of(rows, row, column):  # type: ignore[no-untyped-def]
-    """One entry of a table."""
-    low, high = rows.starts[row], rows.starts[row + 1]
-    at = low + np.searchsorted(rows.columns[low:high], column)
-    return rows.shares[at] if at < high and rows.columns[at] == column else 0.0
-
-
-@loop
-def unseen_mass(rows, row, slots):  # type: ignore[no-untyped-def]
-    """The share of a row that lies on items without a slot."""
-    total = 0.0
-    for a in range(rows.starts[row], rows.starts[row + 1]):
-        if slots[rows.columns[a]] < 0:
-            total += rows.shares[a]
-    return total
-
-
-@loop
-def neighbour_total(state, rows, ages, slots, novel):  # type: ignore[no-untyped-def]
-    """What the latest items' rows weigh together; 0: there is no distribution."""
-    total = 0.0
-    for a in range(len(ages)):
-        j = state.recent[a]
-        if j < 0:
-            break
-        if ages[a] > 0 and rows.totals[j] > 0:
-            total += ages[a] * (unseen_mass(rows, j, slots) if novel else 1.0)
-    return total
-
-
-@loop
-def neighbour_share(state, rows, ages, total, item):  # type: ignore[no-untyped-def]
-    """The share of one item."""
-    found = 0.0
-    for a in range(len(ages)):
-        j = state.recent[a]
-        if j < 0:
-            break
-        if ages[a] > 0 and rows.totals[j] > 0:
-            found += ages[a] * share_of(rows, j, item)
-    return found / total
-
-
-@loop
-def spread_neighbours(out, weight, state, rows, ages, slots, novel):  # type: ignore[no-untyped-def]
-    """out += weight · the distribution of the latest items' neighbours."""
-    for a in range(len(ages)):
-        j = state.recent[a]
-        if j < 0:
-            break
-        w = weight * ages[a]
-        if w > 0 and rows.totals[j] > 0:
-            for b in range(rows.starts[j], rows.starts[j + 1]):
-                i = rows.columns[b]
-                if not novel or slots[i] < 0:
-                    out[i] += w * rows.shares[b]
-
-
-@loop
-def unseen_of(state, shares):  # type: ignore[no-untyped-def]
-    """What a distribution gives to items that the user has not taken."""
-    seen = 0.0
-    for s in range(state.facts[DISTINCT]):
-        seen += shares[state.items[s]]
-    return 1 - seen if seen < 1 - 1e-5 else 0.0  # all of it but for rounding: nothing is left to share
-
-
-@loop
-def look(state, now, tables, weights, slots, novel, own, context, masses):  # type: ignore[no-untyped-def]
-    """Fills own [slots] (shares of the user's own items), context [CONTEXT] and masses [COUNT]; gives the period.
-
-    A mass is what an expert's weights add up to: dividing by it makes them a distribution; 0: it has none.
-    """
+def look(state, now, tables, weights, own, context, rows):  # type: ignore[no-untyped-def]
+    """Fills own [slots] (shares of the user's own items), context [CONTEXT] and rows [2] (of the bank)."""
     facts = state.facts
     events, distinct = facts[EVENTS], facts[DISTINCT]
     top = repeat_shares(state, now, weights, own)
     period = period_of(tables.period_starts, now)
-    masses[REPEAT] = 0.0 if novel or distinct == 0 else 1.0
-    masses[NEXT] = neighbour_total(state, tables.next, tables.ages[0], slots, novel)
-    masses[NEAR] = neighbour_total(state, tables.near, tables.ages[1], slots, novel)
-    masses[POPULAR] = unseen_of(state, tables.popular) if novel else 1.0
-    masses[LATELY] = 0.0 if period < 0 else (unseen_of(state, tables.recent[period]) if novel else 1.0)
+    zeros = len(tables.bank) - 1
+    rows[0] = zeros - 1
+    rows[1] = zeros if period < 0 else period
     context[:] = 0
     context[0] = np.log1p(events) / 4
     context[1] = np.log1p(distinct) / 4
@@ -162,42 +100,81 @@ def look(state, now, tables, weights, slots, novel, own, context, masses):  # ty
         context[9] = tables.near.tops[last]
         context[10] = top
         context[11] = 1.0 if state.counts[facts[LAST_SLOT]] > 1 else 0.0
-    return period
+        context[12] = np.log1p(facts[VISIT]) / 2
 
 
 @loop
-def chance_of(state, item, period, tables, slots, novel, own, masses, out):  # type: ignore[no-untyped-def]
-    """out [COUNT]: each expert's probability of one item."""
-    out[:] = 0
-    slot = slots[item]
-    if novel and slot >= 0:
-        return
-    if masses[REPEAT] > 0 and slot >= 0:
-        out[REPEAT] = own[slot]
-    if masses[NEXT] > 0:
-        out[NEXT] = neighbour_share(state, tables.next, tables.ages[0], masses[NEXT], item)
-    if masses[NEAR] > 0:
-        out[NEAR] = neighbour_share(state, tables.near, tables.ages[1], masses[NEAR], item)
-    if masses[POPULAR] > 0:
-        out[POPULAR] = tables.popular[item] / masses[POPULAR]
-    if masses[LATELY] > 0:
-        out[LATELY] = tables.recent[period, item] / masses[LATELY]
+def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
+    """Entries log(1 + p/ε) of the rows of the `latest` items, from place `at` on; gives the place after them.
+
+    `sums` [items] is zero before and after.
+    """
+    first, total = at, 0.0
+    for a in range(min(latest, len(ages))):
+        j = state.recent[a]
+        if j < 0:
+            break
+        total += ages[a]
+        weight = ages[a] * rows.totals[j] / (rows.totals[j] + doubt)
+        for b in range(rows.starts[j], rows.starts[j + 1]):
+            i = rows.columns[b]
+            if sums[i] == 0:
+                items[at] = i
+                at += 1
+            sums[i] += weight * rows.shares[b]
+    for n in range(first, at):
+        i = items[n]
+        kinds[n] = kind
+        values[n] = np.log1p(sums[i] / (total * floors[i]))
+        sums[i] = 0
+    return at
 
 
 @loop
-def add_experts(out, gates, state, period, tables, slots, novel, own, masses):  # type: ignore[no-untyped-def]
-    """out [items] += Σ gate · expert's distribution."""
-    if gates[REPEAT] > 0 and masses[REPEAT] > 0:
-        for s in range(state.facts[DISTINCT]):
-            out[state.items[s]] += gates[REPEAT] * own[s]
-    if gates[NEXT] > 0 and masses[NEXT] > 0:
-        spread_neighbours(out, gates[NEXT] / masses[NEXT], state, tables.next, tables.ages[0], slots, novel)
-    if gates[NEAR] > 0 and masses[NEAR] > 0:
-        spread_neighbours(out, gates[NEAR] / masses[NEAR], state, tables.near, tables.ages[1], slots, novel)
-    popular = gates[POPULAR] / masses[POPULAR] if masses[POPULAR] > 0 else 0.0
-    lately = gates[LATELY] / masses[LATELY] if masses[LATELY] > 0 else 0.0
-    for i in range(len(out)):
-        out[i] += popular * tables.popular[i] + (lately * tables.recent[period, i] if lately > 0 else 0.0)
+def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
+    """All entries of a moment, from place `at` on; gives the place after them."""
+    for s in range(state.facts[DISTINCT]):
+        items[at] = items[at + 1] = state.items[s]
+        kinds[at], values[at] = OWN, 1.0
+        kinds[at + 1], values[at + 1] = REPEAT, np.log1p(own[s] / REPEAT_FLOOR)
+        at += 2
+    ages, floors, every, visit = tables.ages, tables.floors, state.facts[EVENTS], state.facts[VISIT]
+    at = neighbour_entries(
+        state, every, tables.next, ages[0], NEXT_DOUBT, floors[0], NEXT, sums, items, kinds, values, at
+    )
+    at = neighbour_entries(
+        state, every, tables.near, ages[1], NEAR_DOUBT, floors[1], NEAR, sums, items, kinds, values, at
+    )
+    return neighbour_entries(
+        state, visit, tables.near, ages[2], NEAR_DOUBT, floors[1], OF_VISIT, sums, items, kinds, values, at
+    )
+
+
+@loop
+def most_entries(state, known):  # type: ignore[no-untyped-def]
+    """No moment has more."""
+    return 2 * state.facts[DISTINCT] + 3 * known
+
+
+@loop
+def add_moment(out, weights, state, rows, tables, own, sums, items, kinds, values):  # type: ignore[no-untyped-def]
+    """out [items] += Σ weight · feature."""
+    for n in range(entries(state, tables, own, sums, items, kinds, values, 0)):
+        out[items[n]] += weights[kinds[n]] * values[n]
+    for f in range(len(rows)):
+        weight = weights[ENTRIES + f]
+        row = tables.bank[rows[f]]
+        for i in range(len(out)):
+            out[i] += weight * row[i]
+
+
+@loop
+def add_live(out, weights, state, rows, tables, own):  # type: ignore[no-untyped-def]
+    """`add_moment` for one user, with memory of its own."""
+    known = len(out)
+    most = most_entries(state, known)
+    items, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
+    add_moment(out, weights, state, rows, tables, own, np.zeros(known), items, kinds, np.empty(most, dtype=np.float32))
 
 
 @loop
@@ -212,60 +189,83 @@ def forget(state, slots):  # type: ignore[no-untyped-def]
 
 
 @loop
-def training_chances(offsets, items, times, users, state, tables, weights, novel, timed, contexts, masses, chances):  # type: ignore[no-untyped-def]
-    """For every event of `users`, from the events before it: context, masses and each expert's probability of it."""
-    slots = np.full(len(tables.popular), -1, dtype=np.int32)
-    own = np.empty(len(state.items))
-    for n in range(len(users)):
-        forget(state, slots)
-        u = users[n]
-        for t in range(offsets[u], offsets[u + 1]):
-            now = times[t] if timed or t == offsets[u] else times[t - 1]
-            period = look(state, now, tables, weights, slots, novel, own, contexts[t], masses[t])
-            chance_of(state, items[t], period, tables, slots, novel, own, masses[t], chances[t])
-            if novel and slots[items[t]] >= 0:  # never asked about: it teaches the model, not the gates
-                masses[t] = 0
+def window_entries(  # type: ignore[no-untyped-def]
+    items, times, begin, first, last, state, slots, own, sums, tables, weights, novel, timed, contexts, rows, starts
+):
+    """Features of the events first … last − 1 of a history that begins at `begin`, each from the events before it.
+
+    Fills contexts, rows and starts; gives (items, kinds, values). Where only items that are new to the user are asked
+    for (`novel`), an event that is none has no features: it teaches the model alone.
+    """
+    forget(state, slots)
+    known, zeros = len(sums), len(tables.bank) - 1
+    columns = np.empty(1 << 14, dtype=np.int32)
+    kinds = np.empty(1 << 14, dtype=np.int8)
+    values = np.empty(1 << 14, dtype=np.float32)
+    at = 0
+    for t in range(begin, last):
+        slot = slots[items[t]]
+        if t >= first:
+            now = times[t] if timed or t == begin else times[t - 1]
+            look(state, now, tables, weights, own, contexts[t - first], rows[t - first])
+            starts[t - first] = at
+            if novel and slot >= 0:
+                rows[t - first] = zeros
+            else:
+                need = at + most_entries(state, known)
+                if need > len(columns):
+                    more = max(need, 2 * len(columns)) - len(columns)
+                    columns = np.concatenate((columns, np.empty(more, dtype=np.int32)))
+                    kinds = np.concatenate((kinds, np.empty(more, dtype=np.int8)))
+                    values = np.concatenate((values, np.empty(more, dtype=np.float32)))
+                at = entries(state, tables, own, sums, columns, kinds, values, at)
+        slots[items[t]] = take(state, slot, items[t], times[t])
+    starts[last - first] = at
+    return columns[:at], kinds[:at], values[:at]
+
+
+@loop
+def _catch_up(state, slots, items, times, at, until, known):  # type: ignore[no-untyped-def]
+    """Takes the events at … until − 1, but for items that the model does not know."""
+    for t in range(at, until):
+        if items[t] < known:
             slots[items[t]] = take(state, slots[items[t]], items[t], times[t])
 
 
 @loop
-def query_contexts(  # type: ignore[no-untyped-def]
-    offsets, items, times, users, positions, known, state, tables, weights, novel, timed, contexts, masses
-):
-    """For every query, in order of user and position: context and masses."""
+def query_contexts(offsets, items, times, users, positions, known, state, tables, weights, timed, contexts):  # type: ignore[no-untyped-def]
+    """What the gates look at, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
-    own = np.empty(len(state.items))
+    own, rows = np.empty(len(state.items)), np.empty(2, dtype=np.int64)
     before, t = -1, 0
     for q in range(len(users)):
         if users[q] != before:
             forget(state, slots)
             before, t = users[q], offsets[users[q]]
-        while t < positions[q]:
-            if items[t] < known:
-                slots[items[t]] = take(state, slots[items[t]], items[t], times[t])
-            t += 1
-        now = times[positions[q]] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
-        look(state, now, tables, weights, slots, novel, own, contexts[q], masses[q])
+        _catch_up(state, slots, items, times, t, positions[q], known)
+        t = positions[q]
+        now = times[t] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
+        look(state, now, tables, weights, own, contexts[q], rows)
 
 
 @loop
-def add_to_queries(out, gates, offsets, items, times, users, positions, known, state, tables, weights, novel, timed):  # type: ignore[no-untyped-def]
-    """out[q] += Σ gate · expert's distribution, for every query, in order of user and position."""
+def add_to_queries(out, gates, offsets, items, times, users, positions, known, state, tables, weights, timed):  # type: ignore[no-untyped-def]
+    """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
-    own = np.empty(len(state.items))
-    context, masses = np.empty(CONTEXT, dtype=np.float32), np.empty(COUNT, dtype=np.float32)
+    own, rows, context = np.empty(len(state.items)), np.empty(2, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
+    most = 2 * len(state.items) + 3 * known
+    columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
+    values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
     before, t = -1, 0
     for q in range(len(users)):
         if users[q] != before:
             forget(state, slots)
             before, t = users[q], offsets[users[q]]
-        while t < positions[q]:
-            if items[t] < known:
-                slots[items[t]] = take(state, slots[items[t]], items[t], times[t])
-            t += 1
-        now = times[positions[q]] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
-        period = look(state, now, tables, weights, slots, novel, own, context, masses)
-        add_experts(out[q], gates[q], state, period, tables, slots, novel, own, masses)
+        _catch_up(state, slots, items, times, t, positions[q], known)
+        t = positions[q]
+        now = times[t] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
+        look(state, now, tables, weights, own, context, rows)
+        add_moment(out[q], gates[q], state, rows, tables, own, sums, columns, kinds, values)
 
 
 @loop
@@ -274,7 +274,7 @@ def repeat_examples(offsets, items, times, users, state, known, timed, keep, mos
 
     Example e has the pairs starts[e] … starts[e + 1] − 1, chosen[e] the one that was taken; stops before `most` pairs.
     """
-    slots = np.full(known, -1, dtype=np.int32)
+    slots, hands = np.full(known, -1, dtype=np.int32), np.empty(4)
     found = pairs = 0
     for n in range(len(users)):
         forget(state, slots)
@@ -283,9 +283,10 @@ def repeat_examples(offsets, items, times, users, state, known, timed, keep, mos
             slot, distinct = slots[items[t]], state.facts[DISTINCT]
             if slot >= 0 and keep[t] and found < len(chosen) and pairs + distinct <= most:
                 now = times[t] if timed else times[t - 1]
+                clock(now, hands)
                 chosen[found] = pairs + slot
                 for s in range(distinct):
-                    repeat_features(state, s, now, index[pairs], value[pairs])
+                    repeat_features(state, s, now, hands, index[pairs], value[pairs])
                     pairs += 1
                 found += 1
                 starts[found] = pairs

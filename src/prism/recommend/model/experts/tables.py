@@ -13,16 +13,26 @@ from prism.recommend.model.experts.user_state import RECENT
 WINDOW = 8
 # An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, for `near` long.
 NEXT_POWER, NEAR_POWER = 4.0, 0.7
-# How far a neighbour's own popularity is discounted: not at all.
-DAMPING = 0.0
+# Entries of a row that are kept: the largest.
+KEPT = 256
+# A row made of weight w counts w / (w + this): two events are no habit.
+NEXT_DOUBT, NEAR_DOUBT = 1.0, 8.0
 # Periods at whose beginnings recent popularity is known.
 PERIODS = 64
 # Numbers that all periods together may hold: fewer periods for a large catalogue.
 PERIOD_NUMBERS = 1 << 23
+# Events that each item is given besides its own: for `popular`, and for `lately`.
+GIVEN, GIVEN_LATELY = 1.0, 0.1
+# The ε of log(1 + p/ε): for `next` a share of the popularity, which makes the sum with `popular` a mixture of the
+# two where both weights are 1; for `near` and `visit` a share of a uniform distribution.
+NEXT_FLOOR, NEAR_FLOOR = 1.0, 0.25
 
 
 class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution: entries starts[j] … starts[j + 1] − 1, in order of column."""
+    """A sparse table whose row j is a distribution: entries starts[j] … starts[j + 1] − 1, in order of column.
+
+    Of a row with more than KEPT entries the largest are here.
+    """
 
     starts: Ints
     columns: NDArray[np.int32]
@@ -40,29 +50,39 @@ class ExpertTables(NamedTuple):
     """What came directly after each item."""
     near: Rows
     """What was taken at most WINDOW events before or after."""
-    popular: NDArray[np.float32]
-    """[items]: share of events, each item given one more."""
+    bank: NDArray[np.float32]
+    """[periods + 2, items]: the features `lately` at the start of each period, `popular`, and zeros."""
     period_starts: Ints
     """[periods]: when each begins."""
-    recent: NDArray[np.float32]
-    """[periods, items]: shares of the events before a period begins, older ones counting less."""
     ages: NDArray[np.float64]
-    """[2, RECENT]: how much the latest items count for `next` and for `near`, latest first."""
+    """[3, RECENT]: how much the latest items count for `next`, `near` and `visit`, latest first."""
+    floors: NDArray[np.float32]
+    """[2, items]: ε of `next`, and of `near` and `visit`."""
 
 
 def expert_tables(train: Log) -> ExpertTables:
     """From training events."""
-    counts = train.item_counts()
-    popular = ((counts + 1) / (counts.sum() + len(counts))).astype(np.float32)
     starts, recent = recent_popularity(train)
+    popular, n = popularity(train), train.n_items
     return ExpertTables(
         next=transitions(train),
-        near=co_occurrences(train, DAMPING),
-        popular=popular,
+        near=co_occurrences(train),
+        bank=np.concatenate([_log_lift(recent), _log_lift(popular[None]), np.zeros((1, n), np.float32)]),
         period_starts=starts,
-        recent=recent,
-        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER)]),
+        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER), np.ones(RECENT)]),
+        floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n)]).astype(np.float32),
     )
+
+
+def popularity(train: Log) -> NDArray[np.float64]:
+    """[items]: shares of all events."""
+    counts = train.item_counts() + GIVEN
+    return counts / counts.sum()
+
+
+def _log_lift(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """log of a share over that of a uniform distribution."""
+    return np.log(shares * shares.shape[-1]).astype(np.float32)
 
 
 def _powers(power: float) -> NDArray[np.float64]:
@@ -71,25 +91,25 @@ def _powers(power: float) -> NDArray[np.float64]:
 
 def transitions(train: Log) -> Rows:
     """From each event's item to the next event's."""
-    return _rows(train, 0, 1, np.ones(train.n_items))
+    return _rows(train, 0, 1)
 
 
-def co_occurrences(train: Log, damping: float, window: int = WINDOW) -> Rows:
-    """Both ways, at most `window` events apart, divided by the neighbour's own count to the power `damping`."""
-    return _rows(train, window, window, np.maximum(train.item_counts(), 1.0) ** -damping)
+def co_occurrences(train: Log, window: int = WINDOW) -> Rows:
+    """Both ways, at most `window` events apart."""
+    return _rows(train, window, window)
 
 
-def _rows(train: Log, before: int, after: int, worth: NDArray[np.float64]) -> Rows:
-    """Row j: the worth of the items at most `before` events before and `after` events after an event of item j."""
+def _rows(train: Log, before: int, after: int) -> Rows:
+    """Row j: the items at most `before` events before and `after` events after an event of item j."""
     by_item = np.argsort(train.items, kind="stable")
     limits = np.concatenate([[0], np.cumsum(train.item_counts())])
     users = train.users
     first, last = train.offsets[users], train.offsets[users + 1]
-    return Rows(*_count(train.items, by_item, limits, first, last, before, after, worth))
+    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT))
 
 
 @loop
-def _count(items, by_item, limits, first, last, before, after, worth):  # type: ignore[no-untyped-def]
+def _count(items, by_item, limits, first, last, before, after, kept):  # type: ignore[no-untyped-def]
     n = len(limits) - 1
     starts, totals, tops = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
     columns = np.empty(1 << 16, dtype=np.int32)
@@ -106,26 +126,29 @@ def _count(items, by_item, limits, first, last, before, after, worth):  # type: 
                 if weight[i] == 0:
                     touched[size] = i
                     size += 1
-                weight[i] += worth[i]
-                total += worth[i]
+                weight[i] += 1
+                total += 1
         at = starts[j]
+        row = np.sort(touched[:size])
+        counts = weight[row]
+        weight[row] = 0
+        if size > kept:  # the largest, in order of column
+            largest = np.sort(np.argsort(-counts, kind="mergesort")[:kept])
+            row, counts, size = row[largest], counts[largest], kept
         starts[j + 1] = at + size
         if at + size > len(columns):
             room = max(2 * len(columns), at + size)
             columns = np.concatenate((columns, np.empty(room - len(columns), dtype=np.int32)))
             shares = np.concatenate((shares, np.empty(room - len(shares), dtype=np.float32)))
-        row = np.sort(touched[:size])
         for b in range(size):
-            i = row[b]
-            columns[at + b] = i
-            shares[at + b] = weight[i] / total
+            columns[at + b] = row[b]
+            shares[at + b] = counts[b] / total
             tops[j] = max(tops[j], shares[at + b])
-            weight[i] = 0
         totals[j] = total
     return starts, columns[: starts[n]].copy(), shares[: starts[n]].copy(), totals, tops
 
 
-def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints, NDArray[np.float32]]:
+def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints, NDArray[np.float64]]:
     """(starts, shares): at the start of each period, what was taken before it, halved every `half_life` seconds."""
     order = np.argsort(train.times, kind="stable")
     items, times = train.items[order], train.times[order]
@@ -135,7 +158,7 @@ def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints,
     edges = (np.arange(periods) * len(times)) // periods
     edges = np.append(edges[1:], len(times))  # the last period begins after all events
     starts = np.append(times[np.minimum(edges[:-1], len(times) - 1)], times[-1] + 1)
-    found = np.empty((periods, train.n_items), dtype=np.float32)
+    found = np.empty((periods, train.n_items))
     weight, before, clock = np.zeros(train.n_items), 0, int(times[0])
     for n in range(periods):
         start = int(starts[n])
@@ -145,8 +168,7 @@ def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints,
             items[before:upto], weights=0.5 ** ((start - times[before:upto]) / half), minlength=train.n_items
         )
         before, clock = upto, start
-        # one made-up event, spread evenly: no item is impossible
-        found[n] = (weight + 1 / train.n_items) / (weight.sum() + 1)
+        found[n] = (weight + GIVEN_LATELY) / (weight.sum() + GIVEN_LATELY * train.n_items)
     return starts, found
 
 

@@ -9,7 +9,9 @@ from prism.ops.cpu.compiling import loop
 
 # Latest items that are remembered in order.
 RECENT = 20
-EVENTS, DISTINCT, LAST_TIME, LAST_SLOT = 0, 1, 2, 3
+EVENTS, DISTINCT, LAST_TIME, LAST_SLOT, VISIT = range(5)
+# Seconds without an event after which a visit is over.
+VISIT_GAP = 1800
 DAY, WEEK = 86_400, 604_800
 PER_SLOT = ("items", "counts", "places", "times", "rhythm", "after")
 # Share of the past that the habit of repeating keeps at each event.
@@ -34,7 +36,7 @@ class UserState(NamedTuple):
     recent: NDArray[np.int32]
     """[RECENT]: the latest items, latest first; -1 where there are fewer."""
     facts: NDArray[np.int64]
-    """[4]: events, distinct items, time of the latest event, its slot (-1: none)."""
+    """[5]: events, distinct items, time of the latest event, its slot (-1: none), events of the present visit."""
     habit: NDArray[np.float64]
     """[1]: the share of repeats, older events counting less and less."""
 
@@ -59,7 +61,7 @@ def empty_state(slots: int = 16) -> UserState:
         rhythm=np.zeros((slots, 4)),
         after=np.zeros(slots, dtype=np.int32),
         recent=np.full(RECENT, -1, dtype=np.int32),
-        facts=np.array([0, 0, 0, -1]),
+        facts=np.array([0, 0, 0, -1, 0]),
         habit=np.zeros(1),
     )
 
@@ -123,6 +125,8 @@ def take(state, slot, item, when):  # type: ignore[no-untyped-def]
     state.rhythm[slot, 3] += np.sin(week)
     state.recent[1:] = state.recent[:-1].copy()
     state.recent[0] = item
+    goes_on = facts[EVENTS] > 0 and when - facts[LAST_TIME] <= VISIT_GAP
+    facts[VISIT] = facts[VISIT] + 1 if goes_on else 1
     facts[EVENTS] += 1
     facts[LAST_TIME] = when
     facts[LAST_SLOT] = slot

@@ -1,0 +1,98 @@
+"""What the experts would have said of training events, had they not known their users."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prism.ops.softmax_loss import Additions
+from prism.recommend.data.log import Ints, Log
+from prism.recommend.model.experts import kernels
+from prism.recommend.model.experts.fitted import Experts, Floats
+from prism.recommend.model.experts.named import Named
+from prism.recommend.model.experts.tables import ExpertTables, expert_tables
+from prism.recommend.model.experts.user_state import empty_state
+
+FOLDS = 5
+
+
+class Seen(NamedTuple):
+    """What the experts see and say of a batch's tokens."""
+
+    contexts: Tensor
+    """[tokens, CONTEXT]: what the gates look at."""
+    added: Additions
+    named: Named | None = None
+    """For a loss that draws items."""
+
+
+class TrainingFeatures:
+    """Users are divided into folds; for those of one, tables are made from the events of all others.
+
+    So no table contains the event that it is asked about, nor any later one of the same user. Popularity of late is
+    that of all users, up to the start of a period: it knows nothing of what comes later.
+    """
+
+    def __init__(self, train: Log, experts: Experts, folds: int = FOLDS, seed: int = 0):
+        self._log, self._experts = train, experts
+        folds = max(1, min(folds, train.n_users))
+        self._fold = np.random.default_rng(seed).permutation(train.n_users) % folds
+        bank = [experts.tables.bank[:-2]]
+        self._tables = []
+        for part in range(folds):
+            mine = (self._fold == part)[train.users]
+            others = train.where(~mine if folds > 1 else np.zeros(train.n_events, dtype=bool))
+            tables = expert_tables(others) if others.n_events else _silent(experts.tables)
+            bank.append(tables.bank[-2:-1])
+            # the periods are everyone's, so that a period means the same in every fold
+            self._tables.append(tables._replace(bank=experts.tables.bank, period_starts=experts.tables.period_starts))
+        self._periods = len(experts.tables.period_starts)
+        self._bank = torch.from_numpy(np.concatenate([*bank, experts.tables.bank[-1:]]))
+
+    def of(self, users: Ints, starts: Ints, ends: Ints) -> Seen:
+        """Of the events starts[n] … ends[n] − 1 of each user, one after the other."""
+        limits = np.concatenate([[0], np.cumsum(ends - starts)])
+        contexts = np.zeros((limits[-1], kernels.CONTEXT), dtype=np.float32)
+        rows, counts = np.zeros((limits[-1], 2), dtype=np.int64), np.zeros(limits[-1], dtype=np.int64)
+        parts = list(self._windows(users, starts, ends, limits, contexts, rows, counts))
+        items, kinds, values = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+        entry_starts = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        added = Additions(entry_starts, items, kinds, values, self._bank, torch.from_numpy(rows))
+        return Seen(torch.from_numpy(contexts), added)
+
+    def _windows(
+        self, users: Ints, starts: Ints, ends: Ints, limits: Ints, contexts: Floats, rows: Ints, counts: Ints
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int8], Floats]]:
+        log, experts, zeros = self._log, self._experts, self._periods + 1
+        state = empty_state(max(1, min(int(log.lengths.max(initial=1)), log.n_items)))
+        slots, sums = np.full(log.n_items, -1, dtype=np.int32), np.zeros(log.n_items)
+        own = np.empty(len(state.items))
+        for n, (user, first, last) in enumerate(zip(users.tolist(), starts.tolist(), ends.tolist(), strict=True)):
+            here, fold = slice(limits[n], limits[n + 1]), int(self._fold[user])
+            places = np.zeros(last - first + 1, dtype=np.int64)
+            yield kernels.window_entries(
+                log.items, log.times, int(log.offsets[user]), first, last, state, slots, own, sums,
+                self._tables[fold], experts.repeats, experts.novel, experts.timed, contexts[here], rows[here], places,
+            )  # fmt: skip
+            counts[here] = np.diff(places)
+            mine = rows[here]  # in the bank of all folds, popularity has one row for each of them
+            popular, silent = mine == self._periods, mine == zeros
+            mine[popular], mine[silent] = self._periods + fold, len(self._bank) - 1
+
+
+def _silent(tables: ExpertTables) -> ExpertTables:
+    """Tables that know nothing: of a log with a single user."""
+    nothing = [
+        rows._replace(
+            starts=np.zeros_like(rows.starts),
+            columns=rows.columns[:0],
+            shares=rows.shares[:0],
+            totals=np.zeros_like(rows.totals),
+            tops=np.zeros_like(rows.tops),
+        )
+        for rows in (tables.next, tables.near)
+    ]
+    return tables._replace(next=nothing[0], near=nothing[1], bank=np.zeros_like(tables.bank))
