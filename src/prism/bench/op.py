@@ -46,11 +46,11 @@ class Size:
         return [x.to(dtype).requires_grad_() for x in (q, k, v, beta, log_alpha)]
 
 
-def _ours(backend: str, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+def ours(backend: str, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
     return delta_rule(q, k, v, beta, log_alpha, backend=backend)[0]  # type: ignore[arg-type]
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k[..., 0, :], v[..., 0, :]))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
@@ -67,8 +67,8 @@ def _transformers(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tens
 
 def _function(system: str) -> Callable[..., Tensor]:
     if system == "attention":
-        return _attention
-    return _transformers if system == "transformers" else partial(_ours, system)
+        return causal_attention
+    return _transformers if system == "transformers" else partial(ours, system)
 
 
 def _label(system: str, L: int) -> str:
@@ -108,7 +108,7 @@ def check(systems: tuple[str, ...], L: int) -> None:
     for system in systems:
         if not _runs(system, size):
             continue
-        truth = _softmax_attention if system == "attention" else partial(_ours, "reference")
+        truth = _softmax_attention if system == "attention" else partial(ours, "reference")
         got = _with_gradients(_function(system), x)
         want = _with_gradients(truth, exact)
         for name, a, b in zip(("output", "dq", "dk", "dv", "dbeta", "dlog_alpha"), got, want, strict=True):
@@ -159,6 +159,7 @@ def op(
     num_threads: int = 1,
     repeats: int = 5,
     memory: bool = True,
+    device: Literal["cpu", "cuda"] = "cpu",
     out: Path = Path("bench-op"),
 ) -> None:
     """Speed and memory of the recurrence beside PyTorch's attention and transformers' fallback.
@@ -173,6 +174,8 @@ def op(
         num_threads: Torch threads.
         repeats: Runs of each, taken in turns; the median counts.
         memory: Also measure peak memory, in a process of its own.
+        device: `cuda` times the GPU's kernels in bfloat16 instead, beside fla (if installed) and attention; `systems`,
+            `num_threads` and `memory` are the CPU's.
         out: Where results go: OUT.json and OUT.png.
     """
     for name, values in (("lengths", lengths), ("steps", steps)):
@@ -180,6 +183,11 @@ def op(
     for name, number in (("batch", batch), ("heads", heads), ("size", size), ("repeats", repeats)):
         at_least(name, number, 1)
     at_least("num_threads", num_threads, 1)
+    if device == "cuda":
+        from prism.bench.gpu import report
+
+        report(lengths, steps, batch, heads, size, repeats, out)
+        return
     chosen = available(systems)
     cases = [
         (chosen, [Size(B=batch, T=T, H=heads, L=L, D=size) for L in steps], work == "forward+backward")

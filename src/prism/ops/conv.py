@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.common.packing import Limits, read_bounds
-from prism.ops.cpu import fused
+from prism.ops.common.packing import Limits, on_device, read_bounds
+from prism.ops.fused import kernels_for
 
 
 def short_conv(
@@ -22,14 +22,15 @@ def short_conv(
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W-1 D"]]:
     """The whole sequence at once; `weight[:, -1]` meets the current token. Returns the outputs and the next history.
 
-    With `silu`, SiLU of the outputs: on the CPU in one compiled pass.
+    With `silu`, SiLU of the outputs: in one compiled pass where there is one for the device.
     """
     bounds = read_bounds(cu_seqlens, x.shape[0], x.shape[1])
     N, past = x.shape[0] if bounds is None else len(bounds) - 1, weight.shape[1] - 1
     if history is None:
         history = x.new_zeros(N, past, x.shape[2])
-    if silu and bias is None and x.numel() and fused.usable(x, weight, history):
-        return fused.conv_silu(x, weight, history=history, bounds=bounds), _recent(x, history, bounds)
+    compiled = kernels_for(x, weight, history) if silu and bias is None and x.numel() else None
+    if compiled is not None:
+        return compiled.conv_silu(x, weight, history=history, bounds=bounds), _recent(x, history, bounds)
     y = _convolve(torch.cat([history, x], 1), weight) if bounds is None else _packed(x, weight, history, bounds)
     y = y if bias is None else y + bias
     return F.silu(y) if silu else y, _recent(x, history, bounds)
@@ -41,8 +42,8 @@ def _recent(x: Tensor, history: Tensor, bounds: tuple[int, ...] | None) -> Tenso
     if bounds is None:
         seen = torch.cat([history, x[:, max(0, x.shape[1] - past) :]], 1)
         return seen[:, seen.shape[1] - past :].contiguous()
-    ends = torch.tensor(bounds[1:], device=x.device)[:, None]
-    starts = torch.tensor(bounds[:-1], device=x.device)[:, None]
+    limits = on_device(bounds, x.device)[:, None]
+    starts, ends = limits[:-1], limits[1:]
     token = ends + torch.arange(-past, 0, device=x.device)
     old = token - starts + past  # where it lies in the history, if it comes before the first token
     new = x[0, token.clamp_min(0)] if x.shape[1] else history

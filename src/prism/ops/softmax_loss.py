@@ -10,12 +10,17 @@ rows of a small bank, times weights c that are learned with the rest.
 """
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from prism.ops.common.backends import has_triton
+from prism.ops.common.device import exact_dtype, on_gpu
+from prism.ops.common.precision import autocasts, own_precision
 
 # Logits at once: about what a core's own cache holds.
 BLOCK_LOGITS = 1 << 19
@@ -97,11 +102,19 @@ def softmax_loss(
     elif tile is None and rows < BLOCK_ROWS:
         rows, items = TILE_ROWS, TILE_ITEMS
     device = x.device.type
-    fast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
+    fast = torch.get_autocast_dtype(device) if autocasts(device) else table.dtype
     trained = torch.is_grad_enabled()
-    with torch.autocast(device, enabled=False):
+    with own_precision(x):
+        if tile is None and added is None and on_gpu(x) and _has_kernels(x, table):
+            kernels = import_module("prism.ops.triton.softmax_loss")
+            return kernels.token_losses(x.to(table.dtype), table, bias, targets, fast).sum().to(x.dtype)  # type: ignore[no-any-return]
         strength = None if weights is None else weights.to(table.dtype)
         return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, rows, items, fast, trained)
+
+
+def _has_kernels(x: Tensor, table: Tensor) -> bool:
+    """Whether the GPU's kernels take these: not in float64, nor wider than a tile."""
+    return table.dtype != torch.float64 and x.shape[1] <= 256 and not torch.compiler.is_compiling() and has_triton()
 
 
 class _SoftmaxLoss(torch.autograd.Function):
@@ -129,7 +142,7 @@ class _SoftmaxLoss(torch.autograd.Function):
             found.dx.sub_(table[targets])
             found.dtable.index_add_(0, targets, x, alpha=-1)
             if found.dbias is not None:
-                found.dbias.sub_(torch.bincount(targets, minlength=len(table)))
+                found.dbias.index_add_(0, targets, found.dbias.new_ones(len(targets)), alpha=-1)
         ctx.save_for_backward(*found[1:])
         return found.total.to(x.dtype)
 
@@ -260,7 +273,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _zero(x: Tensor) -> Tensor:
-    return torch.zeros((), dtype=torch.float64, device=x.device)
+    return torch.zeros((), dtype=exact_dtype(x.device), device=x.device)
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:

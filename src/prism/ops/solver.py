@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.cpu import fused
+from prism.ops.fused import kernels_for
 
 Nonlinearity = Literal["gelu", "identity"]
 Residual = Literal["subtract", "none", "state"]
@@ -34,8 +34,10 @@ def refine(
         if p.shape[-2] < steps:
             raise ValueError(f"p must have gains for steps = {steps}, got {p.shape[-2]}")
         p = p[..., :steps, :]
-    if p is not None and nonlinearity == "gelu" and residual == "subtract" and fused.usable(r, p):
-        return fused.refine(r, p)
+    if p is not None and nonlinearity == "gelu" and residual == "subtract":
+        compiled = kernels_for(r, p)
+        if compiled is not None:
+            return compiled.refine(r, p)  # type: ignore[no-any-return]
     return refine_reference(r, p, steps, nonlinearity=nonlinearity, residual=residual)
 
 

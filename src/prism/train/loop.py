@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from prism.errors import DivergedError, InputError, Note
 from prism.machine import pick_device
+from prism.ops.common.device import exact_dtype
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.interrupt import Interrupt, interrupts
@@ -133,7 +134,7 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         group = range(at.batch, min(at.batch + config.accumulate * world, len(batches)))
         rounds = -(-len(group) // world)
-        total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
+        total = torch.zeros(2, dtype=exact_dtype(self.accelerator.device), device=self.accelerator.device)
         for n in range(rounds):
             mine = group.start + n * world + self.accelerator.process_index
             silent = mine >= group.stop  # every process has to take part in the last exchange
@@ -161,7 +162,7 @@ class Loop:
         with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast):
             loss, count = self.task.loss(self.model, batch)
         (loss * weight if weight != 1 else loss).backward()
-        exact = torch.float32 if loss.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        exact = exact_dtype(loss.device)
         return torch.stack([loss.detach().to(exact) * weight, loss.new_tensor(count * weight, dtype=exact)])
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:

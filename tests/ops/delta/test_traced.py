@@ -30,26 +30,54 @@ def test_a_mixer_compiles_to_one_graph_with_the_same_gradients(mixer: str) -> No
     assert float(done.stdout) < 1e-12
 
 
+class Step(torch.nn.Module):
+    """A decoding step of a mixer, its state as two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixer = MIXERS["prism"].Config(heads=2).build(8).eval()
+
+    def forward(self, x: torch.Tensor, history: torch.Tensor, S: torch.Tensor):
+        y, state = self.mixer.step(x, (history, S))
+        return y, *state
+
+
+def step_and_operands() -> tuple[Step, tuple[torch.Tensor, ...]]:
+    step, x = Step(), torch.randn(3, 8)
+    return step, (x, *step.mixer.step(x, None)[1])
+
+
+@torch.no_grad()
 def test_a_decoding_step_is_exported() -> None:
-    torch.manual_seed(0)
-    mixer = MIXERS["prism"].Config(heads=2).build(8).eval()
-
-    class Step(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mixer = mixer
-
-        def forward(self, x: torch.Tensor, history: torch.Tensor, S: torch.Tensor):
-            y, state = self.mixer.step(x, (history, S))
-            return y, *state
-
-    x = torch.randn(3, 8)
-    with torch.no_grad():
-        _, state = mixer.step(x, None)
-        exported = torch.export.export(Step(), (x, *state))
-        got, want = exported.module()(x, *state), Step()(x, *state)
-    for a, b in zip(got, want, strict=True):
+    step, given = step_and_operands()
+    exported = torch.export.export(step, given)
+    for a, b in zip(exported.module()(*given), step(*given), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore")
+def test_a_decoding_step_becomes_onnx(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="pip install onnx onnxscript")
+    pytest.importorskip("onnxscript", reason="pip install onnx onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    step, given = step_and_operands()
+    torch.onnx.export(step, given, dynamo=True).save(tmp_path / "step.onnx")
+    model = onnx.load(tmp_path / "step.onnx")
+    onnx.checker.check_model(model)
+    named = {place.name: x.numpy() for place, x in zip(model.graph.input, given, strict=True)}
+    for got, want in zip(ReferenceEvaluator(model).run(None, named), step(*given), strict=True):
+        torch.testing.assert_close(torch.tensor(got), want, rtol=1e-4, atol=1e-5)
+
+
+def test_encoding_packed_histories_is_exported_with_the_recurrence_as_one_operation() -> None:
+    words = [sys.executable, "-m", "support.exported"]
+    done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    error, one_operation = done.stdout.split()
+    assert float(error) < 1e-5
+    assert one_operation == "True"
 
 
 def test_meta_tensors_have_shapes() -> None:

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.device import on_gpu
 from prism.ops.common.packing import Limits
 from prism.ops.conv import short_conv, short_conv_step
-from prism.ops.cpu import fused
+from prism.ops.fused import kernels_for
 
 ConvStart = Literal["identity", "random"]
 
@@ -62,6 +63,10 @@ class GatedRead(nn.Module):
         self, o: Float[Tensor, "*tokens H V"], gate: Float[Tensor, "*tokens H*V"] | None
     ) -> Float[Tensor, "*tokens H*V"]:
         """One vector per token, heads side by side."""
+        if gate is not None and on_gpu(o):  # on the CPU the norm and the gate are PyTorch's, which are not slow there
+            compiled = kernels_for(o, self.norm.weight, gate)
+            if compiled is not None:
+                return compiled.gated_norm(o, self.norm.weight, gate.view_as(o), 1e-6).flatten(-2)  # type: ignore[no-any-return]
         o = self.norm(o).flatten(-2)
         return o if gate is None else o * F.silu(gate)
 
@@ -122,4 +127,5 @@ def wide(x: Tensor) -> Tensor:
 
 def unit(x: Float[Tensor, "*tokens K"]) -> Float[Tensor, "*tokens K"]:
     """x / ‖x‖; a zero vector stays zero."""
-    return fused.normalize(x) if x.numel() and fused.usable(x) else F.normalize(x, dim=-1, eps=1e-6)
+    compiled = kernels_for(x) if x.numel() else None
+    return F.normalize(x, dim=-1, eps=1e-6) if compiled is None else compiled.normalize(x)  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from torch import Tensor
 from prism.errors import suggest
 from prism.ops.common.autograd import outside_autocast, transformed
 from prism.ops.common.checks import compute_dtype
+from prism.ops.common.device import on_gpu
 
 Backend = Literal["auto", "reference", "chunk", "cpu", "triton"]
 X = TypeVar("X", bound=tuple[Any, ...])
@@ -37,8 +38,8 @@ def choose(name: str, operands: tuple[Any, ...], modules: Mapping[str, str], *, 
         return name
     if q.device.type == "cpu" and compiles(modules["cpu"], compute_dtype(q.dtype), is_trained(operands)):
         return "cpu"
-    on_gpu = q.device.type == "cuda" and q.dtype != torch.float64 and "triton" in modules
-    return "triton" if on_gpu and has_triton() else "chunk"
+    able = on_gpu(q) and q.dtype != torch.float64 and "triton" in modules
+    return "triton" if able and has_triton() else "chunk"
 
 
 def pick(name: str, x: X, reference: Forward[X], modules: Mapping[str, str], *, autocast: bool) -> Forward[X]:

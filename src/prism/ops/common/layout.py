@@ -6,6 +6,7 @@ first, so that the sequences still running at step j are always the first `runni
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,18 @@ from prism.ops.common.packing import Bounds, lengths_of
 # Chunks × heads computed together: enough to fill the products, few enough for the temporaries to stay in cache.
 GROUP = {"cpu": 32}
 GROUP_ELSEWHERE = 4096
+
+
+def layout_of(B: int, T: int, bounds: Bounds | None, C: int, device: torch.device) -> "Layout":
+    """The layout; for packed sequences its tables go to the device once for all layers of a model."""
+    if bounds is None or torch.compiler.is_compiling():
+        return Layout(B, T, bounds, C, device)
+    return _kept(B, T, bounds, C, device, torch._guards.detect_fake_mode())
+
+
+@lru_cache(maxsize=8)
+def _kept(B: int, T: int, bounds: Bounds, C: int, device: torch.device, mode: object) -> "Layout":
+    return Layout(B, T, bounds, C, device)
 
 
 class Layout:
@@ -30,7 +43,7 @@ class Layout:
         if bounds is None:
             return
         order = sorted(range(len(lengths)), key=lambda n: -lengths[n])
-        self.order = torch.tensor(order, dtype=torch.long, device=device)
+        self.order = torch.tensor(order, dtype=torch.long).to(device)
         self.inverse = torch.argsort(self.order)
         self._source, self._target = self._rows(bounds, order, device)
 

@@ -75,12 +75,12 @@ def count_sequences(B: int, cu_seqlens: Tensor | Packing | None) -> int:
 
 
 def on_device(bounds: Bounds, device: torch.device) -> Int[Tensor, " limits"]:
-    """The limits as a tensor; copied to a device once for all layers of a model and for its backward."""
-    if torch._guards.detect_fake_mode() is not None or device.type in ("cpu", "meta"):
+    """Limits (or other places) as a tensor; copied to a device once for all layers of a model and for its backward."""
+    if torch.compiler.is_compiling() or device.type == "cpu":
         return torch.tensor(bounds, dtype=torch.long, device=device)
-    return _copied(bounds, device)
+    return _copied(bounds, device, torch._guards.detect_fake_mode())
 
 
 @lru_cache(maxsize=16)
-def _copied(bounds: Bounds, device: torch.device) -> Tensor:
-    return torch.tensor(bounds, dtype=torch.long, device=device)
+def _copied(bounds: Bounds, device: torch.device, mode: object) -> Tensor:
+    return torch.tensor(bounds, dtype=torch.long).to(device)

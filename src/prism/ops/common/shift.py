@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.ops.common.packing import Limits, Packing
+from prism.ops.common.packing import Limits, Packing, on_device
 
 
 def previous_token(
@@ -28,7 +28,7 @@ def previous_token(
     if packing is None:
         return torch.cat([last.unsqueeze(1), x[:, :-1]], 1), x[:, -1].clone()
     some = [n for n, length in enumerate(packing.lengths) if length]  # an empty sequence keeps what it had
-    start, end = (torch.tensor([packing.bounds[n + i] for n in some], device=x.device) for i in (0, 1))
-    which = (torch.tensor(some, device=x.device),)
+    start, end = (on_device(tuple(packing.bounds[n + i] for n in some), x.device) for i in (0, 1))
+    which = (on_device(tuple(some), x.device),)
     before = torch.cat([x[0, :1], x[0, :-1]]).index_put((start,), last[which])
     return before.unsqueeze(0), last.index_put(which, x[0, end - 1])

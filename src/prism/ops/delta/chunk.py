@@ -21,7 +21,7 @@ from torch import Tensor
 
 from prism.ops.common.autograd import once
 from prism.ops.common.decays import decay_matrix
-from prism.ops.common.layout import Layout
+from prism.ops.common.layout import Layout, layout_of
 from prism.ops.delta.operands import Operands
 
 CHUNK = 64
@@ -176,7 +176,7 @@ class _Chunked(torch.autograd.Function):
         q, _, v = tokens[:3]
         B, T, H, K = q.shape
         V = v.shape[-1]
-        layout = Layout(B, T, bounds, C, q.device)
+        layout = layout_of(B, T, bounds, C, q.device)
         C = layout.C
         chunks = [layout.split(x) for x in tokens]
         S = S0 if layout.order is None else S0[layout.order]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from prism.ops.common.layout import Layout, heads_first, tokens_first
+from prism.ops.common.layout import heads_first, layout_of, tokens_first
 from prism.ops.common.packing import Bounds, lengths_of
 
 # Bytes of states, one per turn, that the backward keeps at once (what is kept with each state is some ten times it);
@@ -46,7 +46,7 @@ class MiniBatches:
             rows = [torch.arange(b - n, b) for b, n in zip(limits[1:], lengths, strict=True)]
             self._rows = torch.cat(rows).to(q.device)
             B, T, bounds = 1, limits[-1], tuple(limits)
-        self.layout = Layout(B, T, bounds, size, q.device)
+        self.layout = layout_of(B, T, bounds, size, q.device)
         order = self.layout.order
         self._sorted = self.ends if order is None else [self.ends[n] for n in order.tolist()]
         self.place = torch.tensor(self.ends, device=q.device) % size

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from prism.ops.common.autograd import once
-from prism.ops.common.layout import Layout, heads_first, tokens_first
+from prism.ops.common.layout import Layout, heads_first, layout_of, tokens_first
 from prism.ops.common.packing import Bounds, lengths_of
 from prism.ops.gated.operands import Gated
 from prism.ops.gated.tree import Climb, climb, descend, spread
@@ -163,7 +163,7 @@ class _Chunked(torch.autograd.Function):
     def forward(ctx: Any, S0: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
         scale, side, bounds, C, *tokens = args
         q, k, v = tokens[:3]
-        layout = Layout(q.shape[0], q.shape[1], bounds, _power_of_two(q.shape[1], bounds, C), q.device)
+        layout = layout_of(q.shape[0], q.shape[1], bounds, _power_of_two(q.shape[1], bounds, C), q.device)
         H, chunks = q.shape[2], [layout.split(x) for x in tokens]
         n = sum(layout.running)
         S = S0 if layout.order is None else S0[layout.order]

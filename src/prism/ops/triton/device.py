@@ -5,6 +5,11 @@ import os
 import torch
 from torch import Tensor
 
+from prism.ops.common.device import on_gpu
+
+# The GPU for which a driver that runs nothing stands (`prism.ops.triton.pretend`); none: empty.
+pretended = ""
+
 
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU (TRITON_INTERPRET=1 before the first import)."""
@@ -13,10 +18,15 @@ def interpreted() -> bool:
 
 def check_device(q: Tensor) -> None:
     """Refuses tensors that no kernel can reach."""
-    if q.device.type != "cuda" and not interpreted():
+    if not on_gpu(q) and not interpreted() and not pretended:
         raise ValueError(f"backend 'triton' needs tensors on a GPU, got q on {q.device}: move them, or use 'chunk'")
     if q.dtype == torch.float64:
         raise ValueError("backend 'triton' computes in float32, got q of torch.float64: cast it, or use 'chunk'")
+
+
+def is_amd() -> bool:
+    """Whether kernels are compiled for one of AMD's."""
+    return pretended.startswith("gfx") if pretended else torch.version.hip is not None
 
 
 def product_precision() -> str:
@@ -24,7 +34,7 @@ def product_precision() -> str:
 
     AMD has no such form: there float32 products run on the ordinary units.
     """
-    if torch.version.hip is not None:
+    if is_amd():
         return "ieee"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
@@ -34,5 +44,5 @@ def solve_precision(dtype: torch.dtype) -> str:
 
     One TF32 term has more digits than bfloat16 and as many as float16.
     """
-    wide = dtype == torch.float32 or torch.version.hip is not None
+    wide = dtype == torch.float32 or is_amd()
     return product_precision() if wide else "tf32"

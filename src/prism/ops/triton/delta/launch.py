@@ -25,7 +25,7 @@ class Tiles(NamedTuple):
 def tiles(kernel: str, K: int, V: int, dtype: torch.dtype) -> Tiles:
     """What each kernel keeps in registers with, among those compiled; one warp holds 16 values."""
     BK = max(32, triton.next_power_of_2(K))
-    narrow = BK > 128 or dtype == torch.float32 or kernel == "key_gradients"
+    narrow = BK > 128 or dtype == torch.float32
     BV = min(max(16, triton.next_power_of_2(V)), 32 if narrow else 64)
     if kernel == "key_gradients":
         return Tiles(CHUNK, min(BK, 64), BV, warps=min(BK, 64) // 16)

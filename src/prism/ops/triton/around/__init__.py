@@ -1,0 +1,1 @@
+"""The parts around the recurrence, each one pass over memory, forward and backward."""
