@@ -1,5 +1,6 @@
 """`prism bench op --device cuda`: the kernels on the GPU that is there, beside fla's and PyTorch's attention."""
 
+import importlib
 import importlib.util
 import statistics
 import time
@@ -35,14 +36,13 @@ def operands(B: int, T: int, H: int, L: int, D: int, device: torch.device) -> li
 
 def _fla(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
     """Gated DeltaNet's rank 1; a write of rank L as L tokens that all erase; the first decays, the last reads."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
     B, T, H, L, _ = k.shape
     apart = [x.transpose(2, 3).reshape(B, T * L, H, -1) for x in (k, v, beta.unsqueeze(-1))]
     keys, values, strengths = apart[0], apart[1], apart[2].squeeze(-1)
     queries, decays = q.repeat_interleave(L, 1), torch.zeros_like(strengths, dtype=torch.float32)
     decays = decays.index_add(1, torch.arange(0, T * L, L, device=q.device), log_alpha)
-    o = chunk_gated_delta_rule(queries, keys, values, decays, strengths, scale=1.0)[0]
+    rule = importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
+    o = rule(queries, keys, values, decays, strengths, scale=1.0)[0]
     return o[:, L - 1 :: L]  # type: ignore[no-any-return]
 
 
