@@ -56,7 +56,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "list": "prism.cli:list_names",
     },
 )
-# Commands where one option, given the line's words, sets what the others start from: new defaults by parameter.
+# Commands where one option, given the line's arguments, sets what the others start from: new defaults by parameter.
 STARTS: Registry[Callable[[Sequence[str]], dict[str, Any]]] = Registry(
     "command", {"probe": "prism.probes.settings:recipe_defaults"}
 )
@@ -66,11 +66,11 @@ LISTS = {"mixers": "prism.layers:MIXERS", "probes": "prism.probes.tasks.base:PRO
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command; exit code 2 and one line for what the user got wrong."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     _wait_quietly()
     try:
         with notes_as_lines():
-            _run(words)
+            _run(arguments)
     except InputError as error:
         print(f"prism: {plain(error)}", file=sys.stderr)
         sys.exit(2)
@@ -91,33 +91,33 @@ def _wait_quietly() -> None:
         os.environ["GOMP_SPINCOUNT"] = "30000"  # none at all, PASSIVE, trained the demo at 0.75 of this speed
 
 
-def _run(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help", "help"):
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview(list(COMMANDS)))
         return
-    if words[0] in ("--version", "-V"):
+    if arguments[0] in ("--version", "-V"):
         print(f"prism {__version__}")
         return
-    if words == ["list"]:  # reads no arguments: it needs no extra for that, and answers at once
+    if arguments == ["list"]:  # reads no arguments: it needs no extra for that, and answers at once
         list_names()
         return
     for length in (2, 1):
-        name = " ".join(words[:length])
-        if len(words) >= length and name in COMMANDS:
+        name = " ".join(arguments[:length])
+        if len(arguments) >= length and name in COMMANDS:
             needs("tyro", "rich", extra="cli")
             try:
-                starts = STARTS[name](words[length:]) if name in STARTS else {}
-                _parsed(COMMANDS[name], words[length:], f"prism {name}", starts)()
+                starts = STARTS[name](arguments[length:]) if name in STARTS else {}
+                _parsed(COMMANDS[name], arguments[length:], f"prism {name}", starts)()
             except MissingExtraError:
                 raise
             except InputError as error:
                 raise InputError(_with_options(str(error), COMMANDS[name])) from error
             return
-    _explain(words)
+    _explain(arguments)
 
 
 def _parsed(
-    command: Callable[..., Any], words: list[str], prog: str, starts: dict[str, Any] | None = None
+    command: Callable[..., Any], arguments: list[str], prog: str, starts: dict[str, Any] | None = None
 ) -> Callable[[], Any]:
     """The command with its arguments read; a config that refuses a value does so in its own one line."""
     import tyro
@@ -131,17 +131,17 @@ def _parsed(
     shape = signature(command)
     own = [p.replace(default=(starts or {}).get(p.name, p.default)) for p in shape.parameters.values()]
     take.__signature__ = shape.replace(parameters=own)  # type: ignore[attr-defined]
-    said = StringIO()
+    errors = StringIO()
     try:
-        with redirect_stderr(said):
-            tyro.cli(take, args=words, prog=prog)
+        with redirect_stderr(errors):
+            tyro.cli(take, args=arguments, prog=prog)
     except SystemExit as stop:
         reason: BaseException | None = stop
         while reason is not None and not isinstance(reason, InputError):
             reason = reason.__context__
         if reason is not None:
             raise reason from None
-        sys.stderr.write(said.getvalue())
+        sys.stderr.write(errors.getvalue())
         raise
     return taken[0]
 
@@ -156,17 +156,17 @@ def _with_options(message: str, command: Callable[..., Any]) -> str:
     )
 
 
-def _explain(words: list[str]) -> None:
+def _explain(arguments: list[str]) -> None:
     """A group without its command prints its commands; anything else is a mistake with a suggestion."""
-    group = [name for name in COMMANDS if name.startswith(words[0] + " ")]
-    if group and (len(words) == 1 or words[1] in ("-h", "--help")):
+    group = [name for name in COMMANDS if name.startswith(arguments[0] + " ")]
+    if group and (len(arguments) == 1 or arguments[1] in ("-h", "--help")):
         print(_overview(group))
         return
     if group:
         tails = [name.partition(" ")[2] for name in group]
-        raise InputError(f"unknown command '{words[0]} {words[1]}': {suggest(words[1], tails)}")
+        raise InputError(f"unknown command '{arguments[0]} {arguments[1]}': {suggest(arguments[1], tails)}")
     heads = dict.fromkeys(name.partition(" ")[0] for name in COMMANDS)
-    raise InputError(f"unknown command {words[0]!r}: {suggest(words[0], heads)}")
+    raise InputError(f"unknown command {arguments[0]!r}: {suggest(arguments[0], heads)}")
 
 
 def _overview(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Many live users in one pool: each as if alone, bit by bit, whoever else is there and from whatever thread."""
 
+import datetime as dt
 import threading
 from dataclasses import replace
 from typing import Any
@@ -166,3 +167,23 @@ def test_unknown_items_are_told_and_change_nothing() -> None:
     before = pool.state("a")
     assert pool.update(["a", "a"], ["zzz", 10**9]) == [False, False]
     assert pool.state("a") == before
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (1_700_000_000_000, "is not in seconds since 1970, as it should be: divide milliseconds by 1000"),
+        (1_699_999_999, "is before the last event's, 1700000000"),
+        (float("nan"), "nan is not a time: give seconds since 1970, or a datetime"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused_before_anything_changes(time: object, message: str) -> None:
+    pool = SessionPool(untrained(time_gaps=True), 4)
+    first = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    assert pool.update(["ann"], [3], [first]) == [True]
+    assert pool.latest("ann") == 1_700_000_000
+    before = pool.state("ann")
+    with pytest.raises(InputError, match=message):
+        pool.update(["bob", "ann"], [3, 4], [1_700_000_000, time])
+    assert pool.state("ann") == before
+    assert "bob" not in pool

@@ -14,7 +14,7 @@ def net() -> nn.Module:
 
 @dataclass
 class Toy:
-    """Seven batches of different sizes an epoch."""
+    """Seven batches of different sizes per epoch."""
 
     each: Callable[[Tensor], Tensor] = field(default=lambda loss: loss)
     monitor: str = "error"

@@ -87,8 +87,8 @@ def kernels(
 
     Args:
         target: Compile for this GPU, which need not be here (minutes).
-        steps: L.
-        head: K = V.
+        steps: L, the rank of the write.
+        head: Width K = V of a head's keys and values.
         length: Tokens of a sequence.
         heads: Heads.
         batch: Sequences.

@@ -28,23 +28,22 @@ def show(
     left: Sequence[int] = (0,),
     lines: bool = False,
 ) -> None:
-    """Prints a table with its title and caption; see `table`."""
-    show_all(table(columns, rows, title=title, caption=caption, left=left, lines=lines))
+    """Prints a table below its title; see `table`."""
+    made = table(columns, rows, caption=caption, left=left, lines=lines)
+    show_all(*([plain(title), made] if title else [made]))  # above it: inside, a title is folded to the table's width
 
 
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Cell]],
     *,
-    title: str = "",
     caption: str | None = None,
     left: Sequence[int] = (0,),
     lines: bool = False,
 ) -> Table:
     """A table whose columns `left` are aligned left and whose first is never folded; `lines` between its rows."""
     below = None if caption is None else Text(plain_lines(caption), style="table.caption")
-    above = Text(plain(title), style="table.title") if title else None
-    made = Table(title=above, title_justify="left", caption=below, caption_justify="left", show_lines=lines)
+    made = Table(caption=below, caption_justify="left", show_lines=lines)
     for n, column in enumerate(columns):
         made.add_column(Text(plain(column)), justify="left" if n in left else "right", no_wrap=not n)
     for row in rows:

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.fast_weights import FastWeights
+from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
-from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.layers.base.parts import GatedRead, half_lives, unit, wide
 from prism.ops.fastweight.atlas import atlas
 
 Terms = Literal["powers", "monomials"]
@@ -67,7 +68,7 @@ class Features(nn.Module):
 
 
 @final
-class Atlas(Mixer):
+class Atlas(FastWeights):
     """ATLAS: a memory trained on a window of tokens at once, its steps orthogonalised."""
 
     Config = AtlasConfig
@@ -77,11 +78,9 @@ class Atlas(Mixer):
     def __init__(self, dim: int, config: AtlasConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.d = d = config.head_size(dim, None, "heads")
-        self.gates = ["weight", "keep", *["momentum"] * config.momentum, *["step"] * config.newton_schulz]
-        self.sizes = [3 * H * d, H * d, *[H] * len(self.gates)]
-        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
-        self.conv = ShortConv(self.sizes[0], config.conv_size)
+        gates = ["weight", "keep", *["momentum"] * config.momentum, *["step"] * config.newton_schulz]
+        self.build_projections(config, config.conv_size, gates)
+        d = self.d
         self.features = Features(d, config.degree, config.terms)
         self.keep_bias = nn.Parameter(half_lives(H))
         # steps start at a tenth: with steps of 1 the memory never settles, and float32 cannot follow it
@@ -93,10 +92,7 @@ class Atlas(Mixer):
         """Whole sequences: a loop over tokens."""
         assert isinstance(pace, Sequences)
         history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
-        qkv, gate, *gates = self.project(x).split(self.sizes, -1)
-        given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
-        qkv, history = pace.conv(self.conv, qkv, history)
-        q, k, v = wide(qkv).unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
+        (q, k, v), gate, given, history = self.projected(x, self.config.heads, pace, history)
         o, memory = atlas(
             self.features(unit(q)),
             self.features(unit(k)),

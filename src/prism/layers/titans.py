@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.fast_weights import FastWeights
+from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
-from prism.layers.base.parts import GatedRead, ShortConv, half_lives, unit, wide
+from prism.layers.base.parts import GatedRead, half_lives, unit, wide
 from prism.ops.fastweight.titans import titans
 
 Memory = Literal["linear", "mlp"]
@@ -46,7 +47,7 @@ class TitansConfig(MixerConfig):
 
 
 @final
-class Titans(Mixer):
+class Titans(FastWeights):
     """Titans' neural memory, trained on each token with momentum and forgetting; without the attention branch."""
 
     Config = TitansConfig
@@ -56,11 +57,9 @@ class Titans(Mixer):
     def __init__(self, dim: int, config: TitansConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.d = d = config.head_size(dim, None, "heads")
-        self.gates = ["rate", *["momentum"] * config.momentum, *["forget"] * config.forget]
-        self.sizes = [3 * H * d, H * d, *[H] * len(self.gates)]
-        self.project = nn.Linear(dim, sum(self.sizes), bias=False)
-        self.conv = ShortConv(self.sizes[0], config.conv_size)
+        gates = ["rate", *["momentum"] * config.momentum, *["forget"] * config.forget]
+        self.build_projections(config, config.conv_size, gates)
+        d = self.d
         self.keep_bias = nn.Parameter(half_lives(H)) if config.forget else None
         widths = (d, config.expansion * d, d) if config.memory == "mlp" else (d, d)
         # M before the first token is learnt: a memory of two zero matrices would have no gradient
@@ -72,17 +71,14 @@ class Titans(Mixer):
         """Whole sequences: a loop over chunks."""
         assert isinstance(pace, Sequences)
         history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
-        qkv, gate, *gates = self.project(x).split(self.sizes, -1)
-        qkv, history = pace.conv(self.conv, qkv, history)
-        q, k, v = qkv.unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
-        given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
+        (q, k, v), gate, given, history = self.projected(x, self.config.heads, pace, history)
         log_keep = None
         if self.keep_bias is not None:
             log_keep = F.logsigmoid(given["forget"] + wide(self.keep_bias))
         o, after = titans(
-            unit(wide(q)),
-            unit(wide(k)),
-            wide(v),
+            unit(q),
+            unit(k),
+            v,
             # 2θ sums to at most 1 over a chunk: b equal keys move a linear memory onto their value, not past it
             given["rate"].sigmoid() / (2 * self.config.chunk),
             F.logsigmoid(given["momentum"]) if self.config.momentum else None,

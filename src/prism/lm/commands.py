@@ -63,16 +63,16 @@ def evaluate(
     if names:
         check_tasks(names, data_dir, include)
     use_threads(threads)
-    lm, words = load_language_model(model, tokenizer, device)
+    lm, loaded = load_language_model(model, tokenizer, device)
     record: dict[str, Any] = {"model": str(model), "context": context}
     if text:
-        found = perplexity(lm, words, read_documents(text), context=context, stride=stride, batch=batch)
+        found = perplexity(lm, loaded, read_documents(text), context=context, stride=stride, batch=batch)
         _show_perplexity(found, context, stride)
         numbers = {"perplexity": found.per_token, "bits_per_byte": found.bits_per_byte, "per_word": found.per_word}
         record["text"] = asdict(found) | numbers | {"stride": stride}
     if names:
         scores = run_harness(
-            lm, words, names, data_dir=data_dir, include=include, context=context, batch=batch, limit=limit
+            lm, loaded, names, data_dir=data_dir, include=include, context=context, batch=batch, limit=limit
         )
         _show_scores(scores, limit)
         record |= {"tasks": scores, "average": average(scores), "limit": limit}
@@ -140,35 +140,35 @@ def generate(
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
     use_threads(threads)
-    lm, words = load_language_model(model, tokenizer, device)
+    lm, loaded = load_language_model(model, tokenizer, device)
     text = sys.stdin.read() if prompt == "-" else prompt
     torch.manual_seed(seed)
     drawing = temperature > 0 and beams == 1
     options: dict[str, Any] = {"do_sample": drawing, "num_beams": beams, "max_new_tokens": tokens}
     if drawing:
         options |= {"temperature": temperature, "top_p": top_p, "top_k": 0}
-    _generate(lm, words, text, options)
+    _generate(lm, loaded, text, options)
 
 
-def _generate(lm: nn.Module, words: Tokenizer, text: str, options: dict[str, Any]) -> None:
+def _generate(lm: nn.Module, tokenizer: Tokenizer, text: str, options: dict[str, Any]) -> None:
     from transformers import TextStreamer
 
-    (prompt,) = encode(words, [text])
-    ids = torch.tensor([prompt or [words.eos_token_id]], device=next(lm.parameters()).device)
-    streamer = TextStreamer(words, skip_special_tokens=True) if options["num_beams"] == 1 else None
+    (prompt,) = encode(tokenizer, [text])
+    ids = torch.tensor([prompt or [tokenizer.eos_token_id]], device=next(lm.parameters()).device)
+    streamer = TextStreamer(tokenizer, skip_special_tokens=True) if options["num_beams"] == 1 else None
     start = time.perf_counter()
     found = lm.generate(  # type: ignore[operator]
         ids,
         attention_mask=torch.ones_like(ids),
         streamer=streamer,
         return_dict_in_generate=True,
-        pad_token_id=words.pad_token_id,
-        eos_token_id=words.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
         **options,
     )
     seconds = time.perf_counter() - start
     if streamer is None:
-        print(words.decode(found.sequences[0], skip_special_tokens=True))
+        print(tokenizer.decode(found.sequences[0], skip_special_tokens=True))
     made = found.sequences.shape[1] - ids.shape[1]
     print(f"{made} tokens, {made / seconds:.1f} tokens/s{_state(lm, found.past_key_values)}", file=sys.stderr)
 

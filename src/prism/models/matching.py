@@ -17,7 +17,7 @@ def matched_ffn(mixer: MixerConfig, like: MixerConfig, *, dim: int, ffn: int, mu
         multiple: What the width changes by, for products of a convenient size.
     """
     spare = _parameters(like, dim) - _parameters(mixer, dim)
-    hidden = ffn + round(spare / (3 * dim * multiple)) * multiple  # a hidden unit has three weights a channel
+    hidden = ffn + round(spare / (3 * dim * multiple)) * multiple  # a hidden unit has three weights per channel
     if hidden < 0:
         raise InputError(f"{mixer} has more parameters than {like} with a SwiGLU of {ffn}: give it a wider one")
     return hidden

@@ -26,8 +26,8 @@ def refine(
     Args:
         r: The first residual, v − u (or v itself: the ablation without a residual).
         p: The gains, one vector per step; None for a gain of 1.
-        steps: L.
-        nonlinearity: φ.
+        steps: L, corrections per token.
+        nonlinearity: φ in δ = φ(p ⊙ r).
         residual: Whether each step goes on from what the one before left (`none`, `state`: all see the first residual).
     """
     if p is not None:

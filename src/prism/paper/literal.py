@@ -186,12 +186,12 @@ def show_rows(found: list[Measured]) -> None:
     cells = []
     for one in found:
         sizes = [f"{size:.3g}" for size in one.sizes]
-        recalled = _told([value or None for value in one.mqar], ".3f")
-        texts = _told([value if isfinite(value) else None for value in one.language], ".1f")
-        cells.append([one.row, *sizes, recalled, _told(one.ml1m, ".4f"), texts])
+        recalled = _in_cell([value or None for value in one.mqar], ".3f")
+        texts = _in_cell([value if isfinite(value) else None for value in one.language], ".1f")
+        cells.append([one.row, *sizes, recalled, _in_cell(one.ml1m, ".4f"), texts])
     note = "‖S_T‖ of an untrained layer on normal input, the median of three seeds; a figure for each seed; –: not run"
     show("what the paper does not print, one choice at a time", columns, cells, caption=note)
 
 
-def _told(values: list[float | None], form: str) -> str:
+def _in_cell(values: list[float | None], form: str) -> str:
     return ", ".join("diverged" if value is None else f"{value:{form}}" for value in values) or "–"

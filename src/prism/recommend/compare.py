@@ -84,7 +84,7 @@ def compare(
         user: Column of users; default: guessed from its name.
         item: Column of items.
         time: Column of times.
-        items: A table about the items, for `--features` and names: a row an item, its id in the column named as in
+        items: A table about the items, for `--features` and names: one row per item, its id in the column named as in
             the log or in the first.
     """
     at_least("seeds", seeds, 1)
@@ -138,7 +138,7 @@ def compare_on(
     for n, (run, result) in enumerate(run_all(missing, processes), 1):
         found[run] = result
         if progress:
-            print(f"{n}/{len(missing)}  {run.folder.name}  {_told(result)}", flush=True)
+            print(f"{n}/{len(missing)}  {run.folder.name}  {_summary(result)}", flush=True)
     for name in configs:
         mine = [found[run] for run in runs if run.system == name]
         done = tuple(one for one in mine if not isinstance(one, Failure))
@@ -191,7 +191,7 @@ def _read(path: Path) -> Metrics | None:
     return found
 
 
-def _told(result: Metrics | Failure) -> str:
+def _summary(result: Metrics | Failure) -> str:
     if isinstance(result, Failure):
         return f"failed: {result.reason}"
     return "  ".join(f"{metric} {value:.4f}" for metric, value in list(result.items())[:4])

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from prism.errors import InputError
-from prism.files import flush
+from prism.files import checksum, flush
 from prism.recommend import storage
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
@@ -82,7 +82,7 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
         about["values"] = list(of.names)
     if recommender.experts is not None:
         save_arrays({name: np.ascontiguousarray(x) for name, x in recommender.experts.arrays().items()}, part / EXPERTS)
-    about["checksums"] = {path.name: _digest(path) for path in sorted(part.iterdir())}
+    about["checksums"] = {path.name: checksum(path) for path in sorted(part.iterdir())}
     about["id"] = sha256(json.dumps(about["checksums"], sort_keys=True).encode()).hexdigest()[:16]
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
     for path in part.iterdir():
@@ -106,7 +106,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         )
     for name, wanted in about["checksums"].items():
         try:
-            found = _digest(folder / name)
+            found = checksum(folder / name)
         except OSError as error:
             raise InputError(f"{folder / name} cannot be read: {error.strerror}; export the run again") from None
         if found != wanted:
@@ -152,7 +152,3 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
 def first_items(log: Log, count: int) -> Log:
     """A log of the first `count` items and nobody's events."""
     return log.recoded(users=np.zeros(0, dtype=np.int64), items=np.arange(count))
-
-
-def _digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()

@@ -16,6 +16,7 @@ from torch import Tensor
 from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
+from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.memories import NONE, Memory, RecurrentMemory, WindowMemory
 from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
 from prism.recommend.model.recommender import live_scores
@@ -82,13 +83,15 @@ class SessionPool:
         return codes
 
     def update(
-        self, users: Sequence[User], items: Sequence[object], times: Sequence[int | None] | None = None
+        self, users: Sequence[User], items: Sequence[object], times: Sequence[Moment | None] | None = None
     ) -> list[bool]:
         """Takes in one event each, in order; a user may have several. False where the model does not know the item.
 
-        Someone who is not here yet begins without events. Without a time an event happens when the last one did.
+        Someone who is not here yet begins without events. Times are as in `Session.update`; without one an event
+        happens when the last one did.
         """
-        when = [None] * len(users) if times is None else list(times)
+        given = [None] * len(users) if times is None else times
+        when = [None if time is None else seconds(time) for time in given]
         if not len(users) == len(items) == len(when):
             raise InputError(f"{len(users)} users, {len(items)} items and {len(when)} times: give one each")
         codes = self.codes(items)
@@ -126,11 +129,11 @@ class SessionPool:
         exclude_seen: bool | None = None,
         allow: Filter | None = None,
         deny: Filter | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
     ) -> list[list[Recommendation]]:
         """The k best items of each user, best first; see `Recommender.recommend`. Users who are not here are new."""
         mask = permitted(self._of.log, self._items, allow, deny)
-        scores, codes = self.best(users, k, mask, exclude_seen, at)
+        scores, codes = self.best(users, k, mask, exclude_seen, None if at is None else seconds(at))
         return [as_list(self._of.log, row, items) for row, items in zip(scores, codes, strict=True)]
 
     @torch.inference_mode()

@@ -58,8 +58,8 @@ def read_split(folder: Path, name: str, protocol: str) -> Split:
     events = _frame(folder / EVENTS, {"user", "code", "time"})
     log = _with_events(read_items(folder, name), events)
     if not (folder / SPLIT).exists():
-        told = f"{folder} was written before splits were kept with a run: its events are divided by {protocol} again"
-        warnings.warn(Note(told), stacklevel=3)
+        message = f"{folder} was written before splits were kept with a run: its events are divided by {protocol} again"
+        warnings.warn(Note(message), stacklevel=3)
         return divide(log, protocol)
     facts, queries = read_settings(folder / SPLIT, "fit it again"), {}
     try:

@@ -47,18 +47,18 @@ class Change:
 
     def lines(self) -> list[str]:
         """To print."""
-        said = [
+        lines = [
             f"{self.events:,} new events"
             + (f" ({self.known:,} more were known)" if self.known else "")
             + f", {self.users:,} new users, {sum(self.items.values()):,} new items"
         ]
-        said += [f"  {count:,} items start from {what}" for what, count in self.items.items() if count]
+        lines += [f"  {count:,} items start from {what}" for what, count in self.items.items() if count]
         if self.predicted:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in list(self.predicted.items())[:4])
-            said.append(f"the old model on the new events: {shown}")
+            lines.append(f"the old model on the new events: {shown}")
         if self.kept is not None:
-            said.append(f"of the first ten recommendations, {self.kept:.0%} stay as they were")
-        return said
+            lines.append(f"of the first ten recommendations, {self.kept:.0%} stay as they were")
+        return lines
 
 
 def update(

@@ -1,6 +1,5 @@
 """Checkpoints: folders of safetensors and JSON that appear whole, with checksums. Never a pickle."""
 
-import hashlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from prism.errors import InputError
-from prism.files import flush, writing
+from prism.files import checksum, flush, writing
 
 CHECKSUMS = "checksums.json"
 
@@ -92,7 +91,7 @@ def _write(part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) 
         except SafetensorError as error:  # its way to say that the disk is full
             raise OSError(str(error)) from None
     (part / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
+    sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
     (part / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
     for file in part.iterdir():
         file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
@@ -105,7 +104,7 @@ def _read(path: Path, reader: Any) -> Any:
         found = reader(path)
         sums = path.with_name(CHECKSUMS)
         known = json.loads(sums.read_text(encoding="utf-8")) if sums.exists() else {path.name: None}  # an older one
-        right = known[path.name] in (None, _checksum(path))
+        right = known[path.name] in (None, checksum(path))
     except FileNotFoundError:
         raise Damaged(f"{path} does not exist: is {path.parent} a checkpoint?") from None
     except Exception as error:  # safetensors and json have errors of their own for a damaged file
@@ -113,8 +112,3 @@ def _read(path: Path, reader: Any) -> Any:
     if not right:
         raise Damaged(f"{path} is damaged: it is not what was written, by its checksum; restore it from a copy")
     return found
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

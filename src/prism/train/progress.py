@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar with loss, tokens/s and time left, and a line an evaluation."""
+"""What a person sees of a run: a bar with loss, tokens/s and time left, and one line per evaluation."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ class Display:
         self._lines = shown and not self._console.is_terminal
         self._epochs = epochs
         self._task = self._bar.add_task("", total=float(epochs), epoch=1, epochs=epochs, loss=float("nan"), rate=0.0)
-        self._clock = self._said = time.perf_counter()
+        self._clock = self._last_line = time.perf_counter()
         self._tokens = 0
 
     def __enter__(self) -> "Display":
@@ -46,12 +46,12 @@ class Display:
         now = time.perf_counter()
         rate = self._tokens / max(now - self._clock, 1e-9)
         self._bar.update(self._task, completed=done, epoch=epoch + 1, loss=loss, rate=rate)
-        if self._lines and now - self._said >= LINE_SECONDS:
+        if self._lines and now - self._last_line >= LINE_SECONDS:
             self.say(
                 f"epoch {epoch + 1}/{self._epochs}, {done - epoch:.0%} of it: loss {loss:.4f}, {rate:,.0f} tokens/s"
             )
 
     def say(self, line: str) -> None:
         """A line that stays."""
-        self._said = time.perf_counter()
+        self._last_line = time.perf_counter()
         self._console.print(plain(line), markup=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -373,8 +374,18 @@ def test_the_fused_parts_are_not_for_half_precision_or_mixed_dtypes() -> None:
     assert not fused.usable(x, x.double())
 
 
-def test_a_change_in_any_kernel_file_makes_the_cache_stale() -> None:
+def test_a_change_in_any_kernel_file_makes_the_cache_stale(tmp_path: Path) -> None:
+    """numba looks at the kernel's own file alone."""
     from prism.ops.cpu import compiling as cpu_compile
     from prism.ops.cpu.delta import forward as cpu_forward
+    from prism.recommend.evaluation.baselines import neighbours
 
-    assert cpu_forward.forward_range._cache._cache_file._source_stamp == cpu_compile._sources()
+    for kernel, folder in ((cpu_forward.forward_range, "ops/cpu"), (neighbours.nearest, "evaluation/baselines")):
+        file = Path(kernel.py_func.__code__.co_filename)
+        (whole,) = (above for above in file.parents if str(above).endswith(folder))
+        assert kernel._cache._cache_file._source_stamp == cpu_compile._sources(whole)
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "one.py").write_text("a = 1")
+    before = cpu_compile._sources.__wrapped__(tmp_path)
+    (tmp_path / "deeper" / "one.py").write_text("a = 2")
+    assert cpu_compile._sources.__wrapped__(tmp_path) != before

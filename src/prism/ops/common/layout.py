@@ -101,6 +101,11 @@ class Layout:
         y = y.reshape(J, self.B, self.C, *rest).transpose(0, 1).reshape(self.B, J * self.C, *rest)
         return y[:, : self.T].contiguous()
 
+    def final(self, S: Tensor, S0: Tensor) -> Tensor:
+        """States after the last tokens, in the caller's order, and never the caller's own."""
+        S = S if self.order is None else S[self.inverse]
+        return S.clone() if S is S0 else S
+
 
 def heads_first(x: Tensor) -> Tensor:
     """[n, C, H, …] to [n·H, C, …]."""

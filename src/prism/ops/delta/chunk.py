@@ -190,8 +190,7 @@ class _Chunked(torch.autograd.Function):
             torch.mul(out.transpose(1, 2), scale, out=o[start:end])
         ctx.save_for_backward(*tokens, before)
         ctx.layout, ctx.scale = layout, scale
-        S = S if layout.order is None else S[layout.inverse]
-        return layout.join(o), S.clone() if S is S0 else S
+        return layout.join(o), layout.final(S, S0)
 
     @staticmethod
     @once

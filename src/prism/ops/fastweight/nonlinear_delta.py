@@ -50,7 +50,7 @@ def nonlinear_delta(
         v: What φ(S k) should answer.
         beta: The size of the steps: one for all, or with a last axis of L.
         log_alpha: Logarithm of the decay before the first step, at most 0; None for no decay.
-        steps: L.
+        steps: L, gradient steps per token.
         nonlinearity: φ; with `identity` and one step this is Gated DeltaNet.
         scale: Factor on the output; None for 1.
         initial_state: The state before the first token; None for zeros.

@@ -178,8 +178,7 @@ class _Chunked(torch.autograd.Function):
             torch.mul(tokens_first(out, H), scale, out=o[start:end])
         ctx.save_for_backward(*tokens, before)
         ctx.layout, ctx.scale, ctx.side = layout, scale, side
-        S = S if layout.order is None else S[layout.inverse]
-        return layout.join(o), S.clone() if S is S0 else S
+        return layout.join(o), layout.final(S, S0)
 
     @staticmethod
     @once

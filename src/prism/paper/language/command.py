@@ -114,28 +114,28 @@ class Job:
         return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=metrics, diverged=reason)
 
     def _train(self) -> None:
-        words, task = load_tokenizer(self.out / "tokenizer"), self.task()
-        config = study_model(self.name, self.settings, len(words))
-        end = words.eos_token_id
-        config.update({"bos_token_id": end, "eos_token_id": end, "pad_token_id": words.pad_token_id})
+        tokenizer, task = load_tokenizer(self.out / "tokenizer"), self.task()
+        config = study_model(self.name, self.settings, len(tokenizer))
+        end = tokenizer.eos_token_id
+        config.update({"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_token_id})
         torch.manual_seed(self.seed)
         lm = PrismSequenceForCausalLM(config)
         train(Learner(lm), task, self.settings.training(self.seed), out=self.folder, progress=False)
-        save_model(self.folder / "model", lm, words)
+        save_model(self.folder / "model", lm, tokenizer)
         for checkpoint in (*self.folder.glob("last-*"), *self.folder.glob("best-*")):
             shutil.rmtree(checkpoint)  # four times the model's size, of no use any more
 
     def _measure(self, lm: Any) -> dict[str, float]:
-        s, words = self.settings, load_tokenizer(self.out / "tokenizer")
+        s, tokenizer = self.settings, load_tokenizer(self.out / "tokenizer")
         found: dict[str, float] = {}
         for name in ("test", "other"):
             if paths := getattr(self.texts, name):
                 documents = first_characters(read_documents(paths), s.characters)
-                measured = perplexity(lm, words, documents, context=s.length, stride=s.stride)
+                measured = perplexity(lm, tokenizer, documents, context=s.length, stride=s.stride)
                 found |= {name: measured.per_token, f"{name}_bits": measured.bits_per_byte}
         if self.data_dir is not None:
             with redirect_stderr(StringIO()):  # bars of several processes in one terminal
-                scores = run_harness(lm, words, data_dir=self.data_dir, limit=s.limit)
+                scores = run_harness(lm, tokenizer, data_dir=self.data_dir, limit=s.limit)
             if "lambada_openai" in scores:
                 found["lambada"] = scores["lambada_openai"]["perplexity"]
             if (accuracy := average(scores)) is not None:
@@ -153,13 +153,13 @@ class Job:
 
 
 DEFAULT = StudySettings()
-HERE = Texts()
+DEFAULT_TEXTS = Texts()
 
 
 def language(
     models: tuple[str, ...] = tuple(PARAMETERS),
     seeds: int = 3,
-    texts: OmitArgPrefixes[Texts] = HERE,
+    texts: OmitArgPrefixes[Texts] = DEFAULT_TEXTS,
     data_dir: Path | None = None,
     settings: OmitArgPrefixes[StudySettings] = DEFAULT,
     processes: int = cpu_count() or 1,
@@ -187,7 +187,7 @@ def language(
 def language_ablation(
     rows: tuple[str, ...] = tuple(ABLATIONS),
     seeds: int = 3,
-    texts: OmitArgPrefixes[Texts] = HERE,
+    texts: OmitArgPrefixes[Texts] = DEFAULT_TEXTS,
     data_dir: Path | None = None,
     settings: OmitArgPrefixes[StudySettings] = DEFAULT,
     processes: int = cpu_count() or 1,
@@ -248,10 +248,10 @@ def _prepare(texts: Texts, settings: StudySettings, out: Path) -> None:
     quiet()
     names = texts.names()
     keep_settings(out, {name: names[name] for name in ("text", "valid")} | asdict(settings))
-    words = keep_tokenizer(out / "tokenizer", None, lambda: read_documents(texts.text), settings.vocabulary)
+    tokenizer = keep_tokenizer(out / "tokenizer", None, lambda: read_documents(texts.text), settings.vocabulary)
     for name, paths in (("train", texts.text), ("valid", texts.valid)):
         documents = partial(read_documents, paths)
-        shards = pack(out / "tokens" / name, words, documents, *names["text"], *file_names(paths))
+        shards = pack(out / "tokens" / name, tokenizer, documents, *names["text"], *file_names(paths))
         print(f"{name}: {shards.tokens:,} tokens", flush=True)
 
 

@@ -140,7 +140,7 @@ class Slopes:
 
 
 def refinement_slopes(tokens: Tokens) -> Slopes:
-    """The refinement is channel by channel, so that its Jacobian is one number a channel: exact, by autograd."""
+    """The refinement is channel by channel, so that its Jacobian is one number per channel: exact, by autograd."""
     r = (tokens.v - tokens.anchor).requires_grad_()
     first, grown = r, 1.0
     found = Slopes(step=[], step_bound=[], loop=[], loop_bound=[], damped=[])

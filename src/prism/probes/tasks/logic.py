@@ -75,6 +75,23 @@ class Parity(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _OfSymbols(Probe):
+    """Three tokens and a sign; an operand is one of so many symbols."""
+
+    symbols: int = 10
+    """Symbols there are."""
+
+    def __post_init__(self) -> None:
+        at_least("symbols", self.symbols, 2)
+        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
+        super().__post_init__()
+
+    @property
+    def shortest(self) -> int:
+        return 4
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModularAddition(Probe):
     """The sum of two digits, without its carry.
 
@@ -106,25 +123,13 @@ class ModularAddition(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Palindrome(Probe):
+class Palindrome(_OfSymbols):
     """Whether the first and the last of three symbols are the same: half of them are.
 
     . . . . . . . . 4 9 4 PALINDROME → 1
     """
 
-    symbols: int = 10
-    """Symbols there are."""
-
     kind = "logic"
-
-    def __post_init__(self) -> None:
-        at_least("symbols", self.symbols, 2)
-        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
-        super().__post_init__()
-
-    @property
-    def shortest(self) -> int:
-        return 4
 
     @property
     def chance(self) -> float:
@@ -139,25 +144,13 @@ class Palindrome(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mux(Probe):
+class Mux(_OfSymbols):
     """The channel that the selector names.
 
     . . . . . . . SELECT_1 3 8 MUX → 8
     """
 
-    symbols: int = 10
-    """Symbols that a channel may carry."""
-
     kind = "control"
-
-    def __post_init__(self) -> None:
-        at_least("symbols", self.symbols, 2)
-        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
-        super().__post_init__()
-
-    @property
-    def shortest(self) -> int:
-        return 4
 
     @property
     def chance(self) -> float:

@@ -123,8 +123,8 @@ def items_with(log: Log, wanted: Mapping[str, object]) -> NDArray[np.bool_]:
     for column, values in wanted.items():
         accepted = {str(value) for value in (values if isinstance(values, list | tuple | set) else [values])}
         cells = _column(log, column)
-        said = ([] if cell is None else [str(cell), *_split(cell, False)] for cell in cells)
-        mask &= np.array([not accepted.isdisjoint(values) for values in said], dtype=bool)
+        held = ([] if cell is None else [str(cell), *_split(cell, False)] for cell in cells)
+        mask &= np.array([not accepted.isdisjoint(values) for values in held], dtype=bool)
     return mask
 
 

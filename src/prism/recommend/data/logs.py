@@ -81,7 +81,7 @@ def build_log(
 
     Of a source without types (`typed`) an id is a number if it is written as one, and text otherwise.
     """
-    said = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
+    places = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
     if not events.height:
         raise InputError(f"{where} has no events: only a header, or nothing passed")
     notes = []
@@ -91,9 +91,9 @@ def build_log(
         if not kept.height:
             raise InputError(f"{where}: every event lacks its user, item or time")
         events = kept
-    seconds, order, note = read_times(events["time"], said["time"], time_format)
-    users, user_ids = _coded(events["user"], said["user"], typed)
-    items, item_ids = _coded(events["item"], said["item"], typed)
+    seconds, order, note = read_times(events["time"], places["time"], time_format)
+    users, user_ids = _coded(events["user"], places["user"], typed)
+    items, item_ids = _coded(events["item"], places["item"], typed)
     if not later:
         _check_size(users, user_ids, item_ids, columns, where)
     by = _sorted_by(users, order)

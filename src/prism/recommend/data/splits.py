@@ -104,8 +104,8 @@ class Split:
         parts = [f"{self.protocol}: {self.train.n_events:,} training events of {self.train.n_users:,} users"]
         for name, part in (("validation", self.valid), ("test", self.test)):
             left = {"cold": part.cold, "without history": part.no_history, "repeated": part.repeated}
-            said = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
-            parts.append(f"{len(part):,} {name} queries" + (f" (left out: {said})" if said else ""))
+            reasons = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
+            parts.append(f"{len(part):,} {name} queries" + (f" (left out: {reasons})" if reasons else ""))
         return ", ".join(parts) + f", {self.train.n_items:,} candidates"
 
 

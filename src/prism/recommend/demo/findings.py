@@ -61,12 +61,12 @@ class Verdict:
         best, second = (f"{LABELS.get(n, n)} ({self.values[n]:.3f})" for n in (self.best, self.second))
         gap = f"the difference is {self.difference.mean:.3f} [{self.difference.low:.3f}, {self.difference.high:.3f}]"
         if self.clear:
-            said = f"{best} is ahead of {second}: {gap}."
+            sentence = f"{best} is ahead of {second}: {gap}."
         else:
-            said = f"{best} and {second} cannot be told apart: {gap}."
+            sentence = f"{best} and {second} cannot be told apart: {gap}."
         if ours in self.values and ours not in (self.best, self.second):
-            said += f" {LABELS.get(ours, ours)} has {self.values[ours]:.3f}."
-        return said
+            sentence += f" {LABELS.get(ours, ours)} has {self.values[ours]:.3f}."
+        return sentence
 
 
 def verdict(question: Question, metric: str) -> Verdict:
@@ -129,7 +129,7 @@ class Customer:
 def customers(recommender: Recommender, returns: Queries, *, count: int = 3, least: int = 10) -> list[Customer]:
     """Customers at even quantiles of history length, so that nobody picks those that look good.
 
-    `returns` has one query a user: the first event after the cut-off.
+    `returns` has one query per user: the first event after the cut-off.
     """
     log = recommender.log
     lengths = returns.positions - log.offsets[returns.users]

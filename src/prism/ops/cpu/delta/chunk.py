@@ -71,7 +71,6 @@ def load(x, part, tokens, first, count, h):  # type: ignore[no-untyped-def]
     """Tokens first, …, first + count − 1 of head h into the chunk, with W in the place of Y."""
     X, Xg, K_end, Y, gates = x.X[part], x.Xg[part], x.K_end[part], x.Y[part], x.gates[part]
     G, L, K, V = tokens.erase.shape[2], tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
-    by_step, by_token = strides(G, L)
     _load_gates(gates, x.eps[part], x.gamma[part], tokens, first, count, h)
     for c in range(count):
         t, decay, end = first + c, gates[DECAY, c], gates[END, c]
@@ -79,10 +78,11 @@ def load(x, part, tokens, first, count, h):  # type: ignore[no-untyped-def]
             X[c, i] = tokens.q[t, h, i]
             Xg[c, i] = decay * tokens.q[t, h, i]
         for l in range(G):
+            row = C + (c * L + l if G > 1 else c)  # written out: with strides as numbers this is slower
             for i in range(K):
-                Xg[C + l * by_step + c * by_token, i] = decay * tokens.k[t, h, l, i]
+                Xg[row, i] = decay * tokens.k[t, h, l, i]
         for l in range(L):
-            row, beta = l * by_step + c * by_token, tokens.beta[t, h, l]
+            row, beta = c * L + l if G > 1 else l * C + c, tokens.beta[t, h, l]
             for i in range(K):
                 X[C + row, i] = tokens.k[t, h, l, i]
                 K_end[row, i] = end * tokens.k[t, h, l, i]
@@ -92,7 +92,7 @@ def load(x, part, tokens, first, count, h):  # type: ignore[no-untyped-def]
         X[c] = 0
         Xg[c] = 0
         for l in range(L):
-            row = l * by_step + c * by_token
+            row = c * L + l if G > 1 else l * C + c
             X[C + row] = 0
             K_end[row] = 0
             Y[row] = 0
@@ -128,6 +128,19 @@ def prepare(x, part):  # type: ignore[no-untyped-def]
 
 
 @inner
+def _substitute(Z, KK, Y, eps):  # type: ignore[no-untyped-def]
+    """Z and Y of C rows, one after the other, from what was written before them."""
+    for i in range(C):
+        for j in range(i):
+            a = KK[i, j]
+            for n in range(Y.shape[1]):
+                Z[i, n] += a * Y[j, n]
+        e = eps[i]
+        for n in range(Y.shape[1]):
+            Y[i, n] -= e * Z[i, n]
+
+
+@inner
 def write(x, part, S):  # type: ignore[no-untyped-def]
     """Z and Y, given the state before the chunk."""
     KK, Y, eps, E = x.PK[part, C:], x.Y[part], x.eps[part], x.eps.shape[1]
@@ -139,13 +152,7 @@ def write(x, part, S):  # type: ignore[no-untyped-def]
     for first in range(0, E, C):  # blocks of C rows: what earlier ones wrote as a product, then row by row
         if first > 0:
             add_product(Z[first : first + C], KK[first : first + C], Y[:first], 0)
-        for i in range(first, first + C):
-            for j in range(first, i):
-                a = KK[i, j]
-                for n in range(Y.shape[1]):
-                    Z[i, n] += a * Y[j, n]
-            for n in range(Y.shape[1]):
-                Y[i, n] -= eps[i] * Z[i, n]
+        _substitute(Z[first : first + C], KK[first : first + C, first:], Y[first : first + C], eps[first : first + C])
 
 
 @inner

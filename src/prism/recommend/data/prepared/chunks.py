@@ -38,8 +38,8 @@ class Source:
         """Whole numbers where ids came as floats; an event without an id is dropped, or refused."""
         for role in ROLES[:2]:
             if chunk[role].dtype.is_float():
-                said = f"{role} column {self.columns[role]!r} of {self.name}"
-                chunk = chunk.with_columns(whole_numbers(chunk[role], said).alias(role))
+                place = f"{role} column {self.columns[role]!r} of {self.name}"
+                chunk = chunk.with_columns(whole_numbers(chunk[role], place).alias(role))
         if drop_nulls:
             return chunk.with_columns(cs.float().fill_nan(None)).drop_nulls()
         for role in ROLES[:2]:

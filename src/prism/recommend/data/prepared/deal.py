@@ -52,8 +52,8 @@ class Dealer:
 
     def _coded(self, chunk: pl.DataFrame, source: Source, time_format: str | None) -> pl.DataFrame:
         """user, item (its row in the table), time, order, part."""
-        said = f"time column {source.columns['time']!r} of {source.name}"
-        seconds, order, _ = read_times(chunk["time"], said, time_format)
+        place = f"time column {source.columns['time']!r} of {source.name}"
+        seconds, order, _ = read_times(chunk["time"], place, time_format)
         user = chunk["user"].cast(pl.Int64) if self.number_users else chunk["user"]
         ids = user.unique()
         parts = np.array([partition(one, self.parts) for one in ids.to_list()], dtype=np.int32)

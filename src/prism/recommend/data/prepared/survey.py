@@ -95,10 +95,10 @@ def _read(source: Source, drop_nulls: bool, time_format: str | None) -> Survey:
         if not chunk.height:
             found = replace(found, facts=replace(found.facts, dropped=found.facts.dropped + dropped))
             continue
-        said = f"time column {source.columns['time']!r} of {source.name}"
-        seconds, _, clock = read_times(chunk["time"], said, time_format)
+        place = f"time column {source.columns['time']!r} of {source.name}"
+        seconds, _, clock = read_times(chunk["time"], place, time_format)
         if found.facts.clock not in ("", clock):
-            raise InputError(f"{said}: some are {clock} and some {found.facts.clock}: bring them to one form")
+            raise InputError(f"{place}: some are {clock} and some {found.facts.clock}: bring them to one form")
         facts = Facts(
             events=chunk.height,
             dropped=dropped,
