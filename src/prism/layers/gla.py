@@ -45,6 +45,7 @@ class GatedLinearAttention(Memory):
     """Gated linear attention: accumulation with a decay per channel; no convolution, no erasure."""
 
     Config = GatedLinearAttentionConfig
+    splits = False  # its decay is one per channel
     config: GatedLinearAttentionConfig
 
     def __init__(self, dim: int, config: GatedLinearAttentionConfig):

@@ -29,6 +29,7 @@ class LinearAttention(Mixer):
     """Linear attention: pure accumulation; the normaliser z is one more row of S, written with v = 1."""
 
     Config = LinearAttentionConfig
+    splits = True
 
     def __init__(self, dim: int, config: LinearAttentionConfig):
         super().__init__(dim)

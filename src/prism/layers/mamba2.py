@@ -40,6 +40,7 @@ class Mamba2(Mixer):
     """Mamba-2: the state-space dual form, a scalar decay per head and nothing erased."""
 
     Config = Mamba2Config
+    splits = True
 
     def __init__(self, dim: int, config: Mamba2Config):
         super().__init__(dim)

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.lm.hf.model import PrismSequenceForCausalLM
+from prism.ops.context.segment import share_of
 from prism.ops.softmax_loss import softmax_loss
 
 HEAD, TABLE = "lm.lm_head.weight", "lm.model.embed_tokens.weight"
@@ -34,8 +35,17 @@ class Learner(nn.Module):
         inputs = tokens[:, :-1]
         limits = None if self.end is None else _documents(inputs, self.end)
         rows = inputs if limits is None else inputs.reshape(1, -1)
+        size = self.lm.model.backbone.config.context_parallel
+        if size > 1 and self.training:
+            return self._segment(rows, tokens[:, 1:].reshape(rows.shape), limits, size)
         features = self.lm.model(rows, use_cache=False, cu_seq_lens_q=limits).last_hidden_state
         return softmax_loss(features.flatten(0, 1), self.lm.lm_head.weight, tokens[:, 1:].flatten())
+
+    def _segment(self, rows: Tensor, targets: Tensor, limits: Tensor | None, size: int) -> Float[Tensor, ""]:
+        """The sum over this process's share of every row's tokens; the others have the rest."""
+        part = slice(*share_of(rows.shape[1], size, rows.device.type))
+        features, _ = self.lm.model.backbone(self.lm.model.embed_tokens(rows[:, part]), None, limits)
+        return softmax_loss(features.flatten(0, 1), self.lm.lm_head.weight, targets[:, part].flatten())
 
 
 def _documents(tokens: Int[Tensor, "B T"], end: int) -> Int[Tensor, " limits"]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from prism.config import at_least
 from prism.errors import InputError
 from prism.lm.data.shards import Shards
+from prism.ops.context.segment import share_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class LanguageTask:
     valid_windows: int = 256
     """Windows of the validation tokens at most."""
     seed: int = 0
+    together: int = 1
+    """Processes that share every sequence: each counts its own tokens."""
 
     monitor = "perplexity"
     higher_is_better = False
@@ -58,7 +61,8 @@ class LanguageTask:
 
     def loss(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
         """The sum over tokens, and how many there are."""
-        return model(batch), batch[:, 1:].numel()
+        first, end = share_of(batch[:, 1:].numel(), self.together, batch.device.type)
+        return model(batch), end - first
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +12,10 @@ import torch
 from accelerate import PartialState
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.layers.spelling import spelled_mixers
+from prism.config import at_least
+from prism.errors import InputError
+from prism.layers import MIXERS
+from prism.layers.spelling import read_mixers, spelled_mixers
 from prism.lm.data.shards import Shards, fingerprint, write_shards
 from prism.lm.data.text import python_documents, read_documents, text_files
 from prism.lm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -57,6 +60,8 @@ class LanguageConfig:
     """Sequences of a batch."""
     tokens: int = 1_000_000
     """To train on, in `epochs` equal rounds with an evaluation after each."""
+    context_parallel: int = 1
+    """Processes that share every sequence, each a segment of it: for sequences too long for one (with torchrun)."""
     separate: bool = False
     """Start every document from an empty state, also inside a sequence; else those of a sequence share it."""
     train: OmitArgPrefixes[TrainConfig] = field(
@@ -65,7 +70,11 @@ class LanguageConfig:
     """How to train."""
 
     def __post_init__(self) -> None:
+        at_least("context_parallel", self.context_parallel, 1)
         spelled_mixers(self.mixer, self.layers, heads=self.heads)  # refuses what does not fit
+        for mixer in read_mixers(self.mixer):
+            if self.context_parallel > 1 and not MIXERS[mixer.name].splits:
+                raise InputError(f"{mixer.name} cannot share a sequence between processes: use a delta-rule mixer")
 
     def model(self, tokenizer: Tokenizer) -> PrismSequenceConfig:
         """The model for a tokenizer's vocabulary."""
@@ -131,6 +140,7 @@ def _train(
         length=config.length,
         batch=config.batch,
         seed=config.train.seed,
+        together=config.context_parallel,
     )
     own = config.model(tokenizer)
     if on.is_main_process:
@@ -139,8 +149,10 @@ def _train(
         print(f"{counts}; {budget}", flush=True)
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)
+    together = config.context_parallel
+    lm.model.backbone.config = replace(lm.model.backbone.config, context_parallel=together)
     end = tokenizer.eos_token_id if config.separate else None
-    best = run(Learner(lm, end), task, config.train, out=out, device=on.device).best_metrics
+    best = run(Learner(lm, end), task, config.train, out=out, device=on.device, together=together).best_metrics
     if on.is_main_process:
         save_model(out / "model", lm, tokenizer)
         print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")

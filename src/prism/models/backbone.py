@@ -18,6 +18,7 @@ from prism.layers.prism import PrismConfig
 from prism.models.one_token import OneToken
 from prism.models.positions import Positions
 from prism.ops.common.packing import Limits, Packing
+from prism.ops.context.segment import Segment, context_group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +39,18 @@ class BackboneConfig:
     """Rate of dropout on what each mixer and SwiGLU adds, and on the input where positions are added to it."""
     checkpoint: bool = False
     """Keep only the input of each block for the backward pass and compute the rest again."""
+    context_parallel: int = 1
+    """Neighbouring processes that share every sequence in training: each is given its segment of the tokens, and
+    `cu_seqlens` of all of them. For mixers that `splits`."""
 
     def __post_init__(self) -> None:
         at_least("dim", self.dim, 1)
         at_least("layers", self.layers, 1)
         at_least("positions", self.positions, 0)
         fraction("dropout", self.dropout)
+        at_least("context_parallel", self.context_parallel, 1)
+        if self.context_parallel > 1 and self.positions:
+            raise InputError("context_parallel needs a model without positions: a segment does not know its own")
         if self.ffn is not None:
             at_least("ffn", self.ffn, 0)
         if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
@@ -95,7 +102,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None,
-        packing: Packing | None,
+        packing: Packing | Segment | None,
         times: Int[Tensor, "B T 2"] | None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences."""
@@ -147,9 +154,10 @@ class Backbone(nn.Module):
     ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
         """Whole sequences, dense or packed, from the state that an earlier call returned."""
         self._check(state)
-        packing = Packing.of(cu_seqlens, x.shape[0], x.shape[1])  # read here, once for all blocks
+        packing = self._limits(cu_seqlens, x)  # read here, once for all blocks
         states, count = [], None
         if self.positions is not None:
+            assert not isinstance(packing, Segment)
             x, count = self.positions(x, state[-1] if state else None, packing)
         for block, before in self._blocks(state):
             if self.config.checkpoint and self.training and torch.is_grad_enabled():
@@ -204,6 +212,12 @@ class Backbone(nn.Module):
         if packed is None or not packed.fresh():
             packed = self._packed = OneToken(blocks, self.norm) if OneToken.fits(blocks) else None
         return packed if packed is not None and packed.usable(x) else None
+
+    def _limits(self, cu_seqlens: Limits | None, x: Tensor) -> Packing | Segment | None:
+        size = self.config.context_parallel
+        if size == 1 or not self.training:
+            return Packing.of(cu_seqlens, x.shape[0], x.shape[1])
+        return Segment.of(context_group(size, x.device.type), x.shape[1], cu_seqlens, x.shape[0])
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens."""

@@ -26,6 +26,7 @@ class Recall(NamedTuple):
 class Memory(Mixer):
     """A mixer whose parts a mixture of memories can tell apart: what it projects, remembers and reads."""
 
+    splits = True
     config: MixerConfig
     K: int
     V: int

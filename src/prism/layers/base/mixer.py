@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
-from prism.layers.base.pace import OneToken, Pace, Sequences
+from prism.layers.base.pace import OneToken, Pace, Segments, Sequences
 from prism.ops.common.checks import describe
 from prism.ops.common.packing import Limits, Packing
 from prism.ops.common.precision import autocasts
+from prism.ops.context.segment import Segment
 from prism.ops.cpu.threads import warn_if_forked
 
 # One tensor for each thing a mixer remembers; the first axis of each is the sequence.
@@ -69,6 +70,9 @@ class Mixer(nn.Module, ABC):
     """Whether norms, residual and feed-forward are the mixer's own: the backbone then adds none of them."""
     takes_times: ClassVar[bool] = False
     """Whether `times` is used."""
+    splits: ClassVar[bool] = False
+    """Whether a sequence may lie on several processes, each with a segment: all that moves along it is the short
+    convolution, the token before and the delta rule."""
     needs_positions: ClassVar[bool] = False
     """Whether it is published with learned positions, without which it knows no order."""
     out: nn.Linear
@@ -108,15 +112,15 @@ class Mixer(nn.Module, ABC):
         self,
         x: Float[Tensor, "B T D"],
         state: State | None = None,
-        cu_seqlens: Limits | None = None,
+        cu_seqlens: Limits | Segment | None = None,
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: dense, or packed into one row with `cu_seqlens`.
+        """Whole sequences: dense, or packed into one row with `cu_seqlens`; or this process's segment of them.
 
         Args:
             x: One row per sequence, or all sequences in the one row that there is.
             state: What an earlier call returned for the tokens before these; None at the start.
-            cu_seqlens: Limits 0, …, T of packed sequences, or their `Packing`.
+            cu_seqlens: Limits 0, …, T of packed sequences, or their `Packing`; or the `Segment` that x is.
             times: For each token, in seconds, when it happened and when the one after it is asked for; only
                 mixers that model time use it.
 
@@ -124,7 +128,7 @@ class Mixer(nn.Module, ABC):
             The outputs, and the state after the last token of every sequence.
         """
         self._check("x", x, 3, "[B, T, D]")
-        pace = Sequences(Packing.of(cu_seqlens, x.shape[0], x.shape[1]))
+        pace = self._pace(cu_seqlens, state, x)
         self._check_state(state, pace.count(x), x)
         return self.mix(x, state, pace, *self._times(times, x))
 
@@ -139,6 +143,15 @@ class Mixer(nn.Module, ABC):
             return self.mix(x_t, state, OneToken(), *given)
         y, state = self.mix(x_t.unsqueeze(1), state, Sequences(), *(y if y is None else y.unsqueeze(1) for y in given))
         return y.squeeze(1), state
+
+    def _pace(self, limits: Limits | Segment | None, state: State | None, x: Tensor) -> Sequences | Segments:
+        if not isinstance(limits, Segment):
+            return Sequences(Packing.of(limits, x.shape[0], x.shape[1]))
+        if not self.splits:
+            raise InputError(f"{type(self).__name__} cannot share a sequence between processes: use a delta-rule mixer")
+        if state is not None:
+            raise ValueError("a sequence on several processes starts from nothing: leave out state")
+        return Segments(limits)
 
     def _times(self, times: Tensor | None, x: Tensor) -> tuple[Tensor | None, ...]:
         """What `mix` takes beyond the rest."""

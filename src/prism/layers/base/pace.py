@@ -1,4 +1,4 @@
-"""The two paces of a mixer, whole sequences and one token: what moves along a sequence, one code for both."""
+"""The paces of a mixer, whole sequences, segments of them and one token: what moves along a sequence, one code."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from prism.errors import InputError
 from prism.layers.base.parts import ShortConv
 from prism.ops import delta_rule, delta_rule_step, gated_rule, gated_rule_step
 from prism.ops.common.packing import Packing
 from prism.ops.common.shift import previous_token
+from prism.ops.context.conv import history_across
+from prism.ops.context.segment import Segment
+from prism.ops.context.state import delta_rule_across
 from prism.ops.gated.operands import Side
 
 Rule = Callable[..., tuple[Tensor, Any]]
@@ -83,6 +87,32 @@ class Sequences(NamedTuple):
         return previous_token(x, last=last, cu_seqlens=self.packing)
 
 
+class Segments(NamedTuple):
+    """All tokens of this process's segment at once, with those of the others before and after it."""
+
+    segment: Segment
+
+    def count(self, x: Tensor) -> int:
+        """How many sequences, or parts of sequences, lie here."""
+        return x.shape[0] if self.segment.packing is None else len(self.segment.packing)
+
+    def conv(self, conv: ShortConv, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A short convolution whose history is with the processes before."""
+        history = history_across(x, conv.weight.shape[1] - 1, self.segment)
+        return conv(x, history, self.segment.packing)  # type: ignore[no-any-return]
+
+    def run(self, write: Write | GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The recurrence from the state that the processes before leave."""
+        if isinstance(write, GatedWrite):
+            raise InputError("a mixer with a decay per channel cannot share a sequence between processes: use another")
+        return delta_rule_across(**write.operands(), segment=self.segment)
+
+    def previous(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The token before each, which may be with a process before."""
+        last = history_across(x, 1, self.segment)[:, 0]
+        return previous_token(x, last=last, cu_seqlens=self.segment.packing)
+
+
 class OneToken(NamedTuple):
     """One token of every sequence: [N, …]."""
 
@@ -99,4 +129,4 @@ class OneToken(NamedTuple):
         return torch.zeros_like(x) if last is None else last, x
 
 
-Pace = Sequences | OneToken
+Pace = Sequences | Segments | OneToken
