@@ -1,0 +1,211 @@
+"""`prism plan`: what a log, a catalogue and a number of GPUs come to, counted by the code that would run.
+
+Parameters, flops and states are those of the model itself, built without memory; what processes exchange is the
+formula that `ops/sharded/rows.py` is held to by a test. Rates of the machine are given, and the share that is used.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+
+from prism.config import at_least
+from prism.display.tables import show
+from prism.layers.spelling import spelled_mixers
+from prism.models.backbone import BackboneConfig, Block
+from prism.recommend.model.recommender import RecommenderConfig
+
+# Of an event in a prepared log: an item's code, a time, a user's id that repeats; measured, see docs/scale.md.
+EVENT_BYTES = 8.2
+ID, NUMBER = 8, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is to be trained, on what."""
+
+    users: float
+    items: float
+    events: float
+    gpus: int
+    tokens: int
+    """Events of one step on one GPU."""
+    negatives: int
+    """Items drawn on one GPU in a step."""
+    epochs: float
+    flops: float
+    """Of one GPU in a second, as used."""
+    network: float
+    """Bytes that one GPU sends in a second, as used."""
+    memory: float
+    """Bytes of one GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Counts; bytes are of all GPUs unless they say otherwise."""
+
+    dense: int
+    """Parameters beside the item table."""
+    table: float
+    optimiser: float
+    """Of the table: two averages and a clock for each row."""
+    states: float
+    """Of all users, in float32."""
+    log: float
+    flops: float
+    """Of one event, forward and backward."""
+    exchanged: float
+    """Bytes that one GPU sends in a step for rows: ids, rows and gradients."""
+    reduced: float
+    """Bytes that one GPU sends in a step for the gradients of the blocks."""
+    kept: float
+    """Bytes of one GPU: its share of the table, the blocks, their optimisers."""
+    compute_seconds: float
+    network_seconds: float
+    steps: float
+
+    @property
+    def bound(self) -> str:
+        """What a step waits for."""
+        return "arithmetic" if self.compute_seconds >= self.network_seconds else "the network"
+
+    @property
+    def days(self) -> float:
+        """One after the other, as nothing here overlaps them yet."""
+        return self.steps * (self.compute_seconds + self.network_seconds) / 86_400
+
+
+def exchanged_bytes(distinct: float, dim: int, processes: int) -> float:
+    """What one process sends, on average, to look up so many distinct rows and to return their gradients."""
+    away = distinct * (processes - 1) / processes
+    return away * (ID + 2 * NUMBER * dim)
+
+
+def count(load: Load, backbone: BackboneConfig) -> Plan:
+    """The whole plan."""
+    with torch.device("meta"):
+        model = RecommenderConfig(backbone=backbone).build(1)
+    blocks, dim = [cast(Block, block) for block in model.backbone.blocks], backbone.dim
+    dense = sum(p.numel() for p in model.backbone.parameters())
+    maps = sum(
+        2 * part.weight.numel()
+        for block in blocks
+        for name, part in block.named_modules()
+        if isinstance(part, nn.Linear) and not name.startswith("mixer.")
+    )
+    forward = sum(block.mixer.flops() for block in blocks) + maps + 2 * dim * (load.negatives + 1)
+    world = load.gpus
+    distinct = min(2.0 * load.tokens + load.negatives, load.items)
+    exchanged = exchanged_bytes(distinct, dim, world)
+    reduced = 2 * NUMBER * dense * (world - 1) / world
+    table = NUMBER * dim * load.items
+    optimiser = 2 * table + NUMBER * load.items
+    return Plan(
+        dense=dense,
+        table=table,
+        optimiser=optimiser,
+        states=NUMBER * model.backbone.state_size() * load.users,
+        log=EVENT_BYTES * load.events,
+        flops=3.0 * forward,
+        exchanged=exchanged,
+        reduced=reduced,
+        kept=(table + optimiser) / world + 4 * NUMBER * dense,
+        compute_seconds=3.0 * forward * load.tokens / load.flops,
+        network_seconds=(exchanged + reduced) / load.network,
+        steps=load.events * load.epochs / (load.tokens * world),
+    )
+
+
+def plan(
+    users: float = 1e9,
+    items: float = 1e8,
+    events: float = 1e11,
+    gpus: int = 64,
+    mixer: str = "prism",
+    dim: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    tokens: int = 65_536,
+    negatives: int = 8192,
+    epochs: float = 1.0,
+    tflops: float = 300.0,
+    used: float = 0.3,
+    network: float = 25.0,
+    memory: float = 80.0,
+) -> None:
+    """What a training of this size takes: bytes, flops, network, days, and what bounds it. Counts, no measurement.
+
+    Args:
+        users: Users of the log.
+        items: Items of the catalogue.
+        events: Events of the log.
+        gpus: How many, one process each; the item table is divided between them.
+        mixer: A name of `prism list`.
+        dim: Width of the model and of the item table.
+        layers: Blocks.
+        heads: Heads of each mixer.
+        tokens: Events of one step on one GPU.
+        negatives: Items drawn in a step on one GPU (sampled loss).
+        epochs: Passes over the log.
+        tflops: Of one GPU in bfloat16, as its maker prints it.
+        used: Share of that which training reaches.
+        network: GB that one GPU sends in a second.
+        memory: GB of one GPU.
+    """
+    for name, value in (("users", users), ("items", items), ("events", events), ("gpus", gpus), ("tokens", tokens)):
+        at_least(name, value, 1)
+    load = Load(
+        users=users,
+        items=items,
+        events=events,
+        gpus=gpus,
+        tokens=tokens,
+        negatives=negatives,
+        epochs=epochs,
+        flops=used * tflops * 1e12,
+        network=network * 1e9,
+        memory=memory * 1e9,
+    )
+    backbone = BackboneConfig(dim=dim, layers=layers, mixer=spelled_mixers(mixer, layers, heads=heads))
+    found = count(load, backbone)
+    show(
+        f"{events:,.0f} events, {items:,.0f} items, {users:,.0f} users on {gpus} GPUs",
+        ["what", "how much", "from"],
+        _rows(found, load),
+        caption="counted from the model's own counters; nothing was measured",
+        left=(0, 1, 2),
+    )
+
+
+def _rows(found: Plan, load: Load) -> list[list[str]]:
+    fits = "fits" if found.kept < 0.8 * load.memory else "does not fit: more GPUs, or a smaller dim"
+    rate = load.tokens * load.gpus / (found.compute_seconds + found.network_seconds)
+    return [
+        ["item table", size(found.table), "items × dim × 4 bytes"],
+        ["its optimiser", size(found.optimiser), "two averages and one clock per row"],
+        ["blocks", f"{found.dense / 1e6:,.2f}M parameters", "the backbone"],
+        ["on each GPU", f"{size(found.kept)}, {fits}", f"of {size(load.memory)}, before activations"],
+        ["users' states", size(found.states), "users × state_size × 4 bytes, for serving"],
+        ["prepared log", size(found.log), f"{EVENT_BYTES} bytes per event"],
+        ["flops of an event", f"{found.flops / 1e6:,.1f} Mflop", "forward and backward, drawn items included"],
+        ["sent in a step, rows", f"{size(found.exchanged)} by each GPU", "ids, rows and gradients to and from owners"],
+        ["sent in a step, blocks", f"{size(found.reduced)} by each GPU", "all-reduce of their gradients"],
+        [
+            "a step",
+            f"{1e3 * found.compute_seconds:,.1f} ms + {1e3 * found.network_seconds:,.1f} ms",
+            "arithmetic + network",
+        ],
+        ["events in a second", f"{rate:,.0f}", "all GPUs"],
+        ["training", f"{found.days:,.2f} days", f"{found.steps:,.0f} steps"],
+        ["bound by", found.bound, "the longer part of a step"],
+    ]
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit of which there is at least one."""
+    for unit, scale in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.2f} {unit}"
+    return f"{count:.0f} B"
