@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
@@ -39,6 +40,7 @@ def fit(
     device: str | None = None,
     threads: int | None = None,
     workers: int = 1,
+    shard_items: bool = False,
 ) -> None:
     """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
 
@@ -59,13 +61,16 @@ def fit(
         threads: Of the CPU; default: as many as torch takes.
         workers: Threads that make batches of a prepared log beside the training step; the result does not depend on
             them.
+        shard_items: Divide the item table of a model on a prepared log between the processes (with torchrun).
     """
     where = _where(device, threads)
     if is_prepared(Path(data)):
         if any(x is not None for x in (folder, user, item, time, items, time_format)) or drop_nulls:
             raise InputError(f"{data} is prepared: its columns, times and items were read by `prism prepare`")
-        _fit_prepared(Path(data), out, config, where, device, workers)
+        _fit_prepared(Path(data), out, config, where, device, workers, shard_items)
         return
+    if shard_items:
+        raise InputError(f"shard_items is for a prepared log: `prism prepare {data} --out DATA` makes one")
     log = load(
         data,
         folder=folder,
@@ -86,7 +91,9 @@ def fit(
         print(f"next: {prism} evaluate {run} · {prism} recommend {run} --user {shlex.quote(str(log.user_ids[0]))}")
 
 
-def _fit_prepared(data: Path, out: Path, config: FitConfig, where: str, device: str | None, workers: int) -> None:
+def _fit_prepared(
+    data: Path, out: Path, config: FitConfig, where: str, device: str | None, workers: int, shard_items: bool
+) -> None:
     from prism.recommend.streaming import fit_streamed
 
     prepared, main = Prepared.open(data), is_first_process()
@@ -94,8 +101,11 @@ def _fit_prepared(data: Path, out: Path, config: FitConfig, where: str, device: 
     if main:
         sizes = f"{about.events:,} events of {about.users:,} users, {about.trained:,} to train on"
         print(f"{data}: {sizes}, {about.candidates:,} candidates, {len(prepared):,} partitions\n{where}", flush=True)
-    recommender = fit_streamed(prepared, config, out, progress=True, device=device, workers=workers)
-    if main:
+    options = {"device": device, "workers": workers, "shard_items": shard_items}
+    recommender = fit_streamed(prepared, config, out, progress=True, **options)  # type: ignore[arg-type]
+    if main and shard_items:
+        print(f"next: {program()} evaluate {shlex.quote(str(out))}")  # one process then has all items
+    elif main:
         title = f"{config.mixer}, validation, a sample of users"
         show_evaluations(title, {config.mixer: recommender.evaluate(valid=True)})
 
@@ -139,6 +149,9 @@ def recommend(
     deny_where: tuple[str, ...] = (),
     events: str | None = None,
     baseline: str | None = None,
+    partition: str | None = None,
+    ray: str | None = None,
+    partitions: int = 16,
     device: str | None = None,
     threads: int | None = None,
 ) -> None:
@@ -148,7 +161,8 @@ def recommend(
         run: A folder that `prism fit` made.
         user: A user of the run's log.
         history: Items of anyone, oldest first.
-        all: Write recommendations for all users to this file: .parquet, .csv or .jsonl.
+        all: Write recommendations for all users to this file: .parquet, .csv or .jsonl; with `partition` or `ray` to
+            this folder, one .parquet per partition.
         k: How many.
         seen: Whether items of the history may be recommended; default: as the run's protocol has it.
         allow: Recommend only these items.
@@ -157,25 +171,61 @@ def recommend(
         deny_where: Never items whose table has them.
         events: A log of events that came after training, as `prism fit` takes it.
         baseline: Let a simple baseline answer in place of the model, where `prism evaluate` finds it ahead.
+        partition: Of `all`, only users of partition i of P, by hash: i/P. Made again, only users with other events are.
+        ray: Of `all`, every partition as a task of Ray at this address, or `local`.
+        partitions: Partitions with `ray`.
         device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
         threads: Of the CPU; default: as many as torch takes.
     """
+    if all is None and (partition is not None or ray is not None):
+        raise InputError("partition and ray are for all users: give --all OUT")
     if sum(x is not None for x in (user, history, all)) != 1:
         raise InputError("give one of --user U, --history A B C, --all OUT.parquet")
     where = _where(device, threads)
+    allowed, denied = by_column("allow", allow, allow_where), by_column("deny", deny, deny_where)
+    exclude = None if seen is None else not seen
+    if all is not None and (partition is not None or ray is not None):
+        if baseline is not None:
+            raise InputError("a baseline answers for all users at once: leave out --partition and --ray")
+        options = {"k": k, "exclude_seen": exclude, "allow": allowed, "deny": denied, "events": events}
+        _write_parts(run, all, partition, ray, partitions, device, options)
+        return
     recommender = Recommender.load(run, device=device)
     if baseline is not None:
         recommender = recommender.with_baseline(baseline)
     if events is not None:
         recommender = recommender.with_events(events)
-    allowed, denied = by_column("allow", allow, allow_where), by_column("deny", deny, deny_where)
-    exclude = None if seen is None else not seen
     if all is not None:
         rows = recommender.recommend_all(all, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
         print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}; {where}")
         return
     found = recommender.recommend(user, history=history, k=k, exclude_seen=exclude, allow=allowed, deny=denied)
     show_items("recommendations", found, caption=where)
+
+
+def _write_parts(
+    run: Path,
+    out: Path,
+    partition: str | None,
+    ray: str | None,
+    parts: int,
+    device: str | None,
+    options: dict[str, Any],
+) -> None:
+    """One partition here, or all of them on Ray."""
+    from prism.recommend.batch import BatchJob, read_partition, write_on_ray, write_partition
+
+    if partition is not None and ray is not None:
+        raise InputError("give one of --partition i/P and --ray ADDRESS")
+    if partition is not None:
+        number, parts = read_partition(partition)
+        job = BatchJob(run=run, out=out, parts=parts, device=device, **options)
+        done = [write_partition(job, number)]
+    else:
+        assert ray is not None
+        done = write_on_ray(BatchJob(run=run, out=out, parts=parts, device=device, **options), ray)
+    rows, users, scored = (sum(column) for column in list(zip(*done, strict=True))[1:])
+    print(f"{rows:,} rows for {users:,} users in {out}; {users - scored:,} users had no new events and were kept")
 
 
 def show_items(title: str, found: list[Recommendation], *, caption: str | None = None) -> None:

@@ -1,10 +1,12 @@
 """`prism fit` on a prepared log: the model sees every partition, validation a sample of users, the run no events."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from prism.errors import InputError
 from prism.files import write_whole
@@ -16,6 +18,7 @@ from prism.recommend.data.splits import Split
 from prism.recommend.defaults import facts_of
 from prism.recommend.recommender import Recommender
 from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import load_best, train
@@ -30,13 +33,14 @@ def fit_streamed(
     progress: bool = True,
     device: str | None = None,
     workers: int = 1,
+    shard_items: bool = False,
 ) -> Recommender:
     """Trains on all partitions; run again with the same arguments, it goes on where it stopped.
 
     What the rules choose, they choose from the whole log's counts and a sample of its users. There are no experts:
-    their tables would need every event at once.
+    their tables would need every event at once. With `shard_items` the item table is divided between the processes.
     """
-    config = _usable(config)
+    config, place = _usable(config), pick_device(device)
     split = sample(prepared, config.batching.valid_queries)
     about = prepared.manifest
     facts = replace(facts_of(split), events=about.trained, users=about.users, items=about.candidates)
@@ -44,22 +48,40 @@ def fit_streamed(
     config, chosen = config.resolve(facts)
     if progress and is_first_process():
         print("\n".join(map(str, chosen)), flush=True)
-    made = Recommender._untrained(split, config)
-    task = stream_task(made, prepared, StreamConfig(workers=workers))
+    stream = StreamConfig(workers=workers)
+    if shard_items:
+        made = Recommender(build_sharded(config, about.candidates, _processes(place)), split, config)
+    else:
+        made = Recommender._untrained(split, config)
+    task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask)
+    if by_clock and shard_items:
+        raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
         epochs = affordable_epochs(made.model, task, config, 60 * config.minutes, out, progress)
         made.config = config = config.changed(epochs=epochs)
     with own_folder(out):
         if out is not None and is_first_process():
             _open_run(out, prepared, split, config, task.stream)
-        train(made.model, task, config.train, out=out, progress=progress, device=pick_device(device))
+        train(made.model, task, config.train, out=out, progress=progress, device=place)
     return made
 
 
-def stream_task(made: Recommender, prepared: Prepared, stream: StreamConfig) -> StreamTask:
+def _processes(place: torch.device) -> Any:
+    """All processes that torchrun started, apart from the exchange of gradients; None: this one alone."""
+    from accelerate import PartialState
+
+    if PartialState(cpu=place.type == "cpu").num_processes == 1:
+        return None
+    return dist.new_group()
+
+
+def stream_task(
+    made: Recommender, prepared: Prepared, stream: StreamConfig, kind: type[StreamTask] = StreamTask
+) -> StreamTask:
     """What training minimises and watches."""
     whole = made.task()
-    return StreamTask(prepared=prepared, stream=stream, **{**vars(whole), "experts": None})
+    given = {one.name: getattr(whole, one.name) for one in fields(whole)}
+    return kind(prepared=prepared, stream=stream, **given)
 
 
 def load_streamed(folder: Path, place: torch.device) -> Recommender:

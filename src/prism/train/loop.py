@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from prism.errors import DivergedError, InputError, Note
 from prism.machine import pick_device
@@ -26,6 +27,7 @@ from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_opt
 from prism.train.position import Position
 from prism.train.prefetch import beside_the_step
 from prism.train.progress import Display
+from prism.train.shards import own_rows, sharded_rows
 from prism.train.task import Task
 
 
@@ -37,6 +39,7 @@ def train(
     out: Path | None = None,
     progress: bool = True,
     device: torch.device | None = None,
+    together: int = 1,
 ) -> Position:
     """Trains `model` in place and leaves the weights of the best epoch in it.
 
@@ -47,6 +50,7 @@ def train(
         out: Folder of checkpoints and log. What an earlier run left there is continued, bit for bit on one process.
         progress: Whether to show a bar and lines.
         device: Where to train; None: a GPU where there is one, each process its own.
+        together: Neighbouring processes that are given the same batch, of which each takes its part.
 
     Returns:
         Where the run ended, with the best metrics.
@@ -56,7 +60,7 @@ def train(
     accelerator = Accelerator(cpu=(device or pick_device()).type == "cpu")
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices), interrupts() as interrupt:
-        return Loop(model, task, config, accelerator, out, progress).run(interrupt)
+        return Loop(model, task, config, accelerator, out, progress, together).run(interrupt)
 
 
 class Loop:
@@ -70,9 +74,16 @@ class Loop:
         accelerator: Accelerator,
         out: Path | None = None,
         progress: bool = False,
+        together: int = 1,
     ):
         self.task, self.config, self.out, self.accelerator = task, config, out, accelerator
+        if accelerator.num_processes % together:
+            raise InputError(f"{together} processes share a batch, and there are {accelerator.num_processes}")
+        self.readers = accelerator.num_processes // together
+        self.reader = accelerator.process_index // together
         self.bare = model.to(accelerator.device)
+        self.shards = sharded_rows(model)  # weights of which every process has rows of its own
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(self.shards))
         self.model = cast(nn.Module, accelerator.prepare_model(model))
         self.optimiser = make_optimiser(self.bare, config)
         self.at = Position()
@@ -132,11 +143,12 @@ class Loop:
         config, at, world = self.config, self.at, self.accelerator.num_processes
         _seed(config.seed, self.accelerator.process_index, at.step)
         self.optimiser.zero_grad(set_to_none=True)
-        group = range(at.batch, min(at.batch + config.accumulate * world, len(batches)))
-        rounds = -(-len(group) // world)
+        readers = self.readers
+        group = range(at.batch, min(at.batch + config.accumulate * readers, len(batches)))
+        rounds = -(-len(group) // readers)
         total = torch.zeros(2, dtype=exact_dtype(self.accelerator.device), device=self.accelerator.device)
         for n in range(rounds):
-            mine = group.start + n * world + self.accelerator.process_index
+            mine = group.start + n * readers + self.reader
             silent = mine >= group.stop  # every process has to take part in the last exchange
             batch = send_to_device(batches[group.start if silent else mine], self.accelerator.device)
             last = n == rounds - 1
@@ -146,7 +158,7 @@ class Loop:
         if not isfinite(loss):
             self._refuse(f"the loss is {loss}", batches, group)
         # gradients are those of sums, and averaged over processes
-        norm = scale_gradients(self.bare.parameters(), world / count, config.clip)
+        norm = self._scale_gradients(world / count, 1 / count)
         if not isfinite(norm):
             self._refuse(f"the gradient's length is {norm}", batches, group)
         middle = (group.start + group.stop) / 2  # neither the first nor the last step should have a rate of 0
@@ -155,6 +167,19 @@ class Loop:
         self.optimiser.step()
         self.at = at.stepped(len(group), loss, int(count))
         return int(count)
+
+    def _scale_gradients(self, scale: float, shard_scale: float) -> float:
+        """Gradients of the mean loss, shortened; what only this process has is a sum over processes already."""
+        named = dict(self.bare.named_parameters())
+        own = [named.pop(name) for name in self.shards]
+        return scale_gradients(
+            named.values(),
+            scale,
+            self.config.clip,
+            shards=own,
+            shard_scale=shard_scale,
+            add_up=lambda square: float(self.accelerator.reduce(torch.tensor(square, dtype=torch.float64), "sum")),  # type: ignore[arg-type]
+        )
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
@@ -219,7 +244,8 @@ class Loop:
     def _evaluate(self, monitor: str) -> dict[str, float]:
         """Metrics from the first process, the same on all."""
         self.bare.eval()
-        found = [self.task.evaluate(self.bare) if self.accelerator.is_main_process else None]
+        all_have_a_part = self.accelerator.is_main_process or bool(self.shards)
+        found = [self.task.evaluate(self.bare) if all_have_a_part else None]
         metrics = cast(dict[str, float], broadcast_object_list(found)[0])
         if not isfinite(metrics[monitor]):
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
@@ -233,8 +259,8 @@ class Loop:
     def _keep_best(self, at: Position) -> None:
         if self.out is None:
             self.kept = {name: value.clone() for name, value in self.bare.state_dict().items()}
-        elif self.accelerator.is_main_process:
-            checkpoints.save(self.out, "best", at.step, {"model": self.bare.state_dict()}, at.to_json())
+        else:
+            self._write(self.out, "best", {"model": self.bare.state_dict()}, at, keep=1)
 
     def _restore_best(self) -> None:
         self.accelerator.wait_for_everyone()
@@ -247,12 +273,17 @@ class Loop:
         self.clock = time.monotonic()
         if self.out is None:
             return
-        if self.accelerator.is_main_process:
-            tensors = {"model": self.bare.state_dict(), "optimiser": optimiser_tensors(self.bare, self.optimiser)}
-            # two: where the newest is found damaged, the one before serves
-            checkpoints.save(self.out, "last", self.at.step, tensors, self.at.to_json(), keep=2)
+        tensors = {"model": self.bare.state_dict(), "optimiser": optimiser_tensors(self.bare, self.optimiser)}
+        self._write(self.out, "last", tensors, self.at, keep=2)  # two: where the newest is damaged, the other serves
         self.accelerator.wait_for_everyone()
         self.saved = checkpoints.newest(self.out, "last")
+
+    def _write(self, out: Path, kind: str, tensors: dict[str, dict[str, Tensor]], at: Position, keep: int) -> None:
+        """A checkpoint, by the first process or, where each has rows of its own, by all."""
+        if self.shards:
+            checkpoints.save_shards(out, kind, at.step, tensors, at.to_json(), model=self.bare, keep=keep)
+        elif self.accelerator.is_main_process:
+            checkpoints.save(out, kind, at.step, tensors, at.to_json(), keep=keep)
 
     def _resume(self) -> Path | None:
         """The newest checkpoint that can be read; one that is damaged, or gone, is told."""
@@ -261,7 +292,8 @@ class Loop:
             try:
                 self.at = Position.from_json(checkpoints.load_facts(one))
                 checkpoints.load_weights(self.bare, one)
-                restore_optimiser(self.bare, self.optimiser, checkpoints.load_tensors(one, "optimiser"))
+                kept = checkpoints.load_tensors(one, "optimiser", own_rows(self.bare))
+                restore_optimiser(self.bare, self.optimiser, kept)
                 return one
             except checkpoints.Damaged as error:
                 if n + 1 == len(found):

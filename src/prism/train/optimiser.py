@@ -1,6 +1,6 @@
 """AdamW with weight decay on matrices alone, and its state as named tensors that a file can hold."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -32,13 +32,30 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> RowAdamW:
     return RowAdamW(groups, lr=config.lr, betas=(0.9, config.beta2), fused=fused)
 
 
-def scale_gradients(weights: Iterable[nn.Parameter], scale: float, longest: float) -> float:
-    """Multiplies gradients by `scale`, shortens them to `longest` if longer, and returns their length before that."""
+def scale_gradients(
+    weights: Iterable[nn.Parameter],
+    scale: float,
+    longest: float,
+    *,
+    shards: Iterable[nn.Parameter] = (),
+    shard_scale: float = 1.0,
+    add_up: Callable[[float], float] = lambda x: x,
+) -> float:
+    """Multiplies gradients by `scale`, shortens them to `longest` if longer, and returns their length before that.
+
+    Those of `shards`, rows that this process alone has, are multiplied by `shard_scale`; `add_up` sums the squares of
+    their lengths over processes.
+    """
     gradients = [_values(w) for w in weights if w.grad is not None]
+    sharded = list(shards)
+    own = [_values(w) for w in sharded if w.grad is not None]
     norm = scale * float(torch.nn.utils.get_total_norm(gradients))
-    if norm > longest:
-        scale *= longest / norm
-    torch._foreach_mul_(gradients, scale)
+    if sharded:
+        norm = (norm**2 + add_up((shard_scale * float(torch.nn.utils.get_total_norm(own))) ** 2)) ** 0.5
+    short = longest / norm if norm > longest else 1.0
+    torch._foreach_mul_(gradients, scale * short)
+    if own:
+        torch._foreach_mul_(own, shard_scale * short)
     return norm
 
 

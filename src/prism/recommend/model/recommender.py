@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import at_least
+from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
@@ -23,6 +24,7 @@ from prism.recommend.model.experts import Experts, Floats, check_experts
 from prism.recommend.model.experts.user_state import UserState
 from prism.recommend.model.item_features import ItemFeatures
 from prism.recommend.model.mixture import Gates
+from prism.recommend.model.sharded_table import ShardedTable
 
 # Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
 GAP_BUCKETS = 63
@@ -88,7 +90,7 @@ class RecommenderModel(nn.Module):
         super().__init__()
         self.config, self.items = config, items
         dim = config.backbone.dim
-        self.embedding = nn.Embedding(items + 1, dim)
+        self.embedding: nn.Embedding | ShardedTable = nn.Embedding(items + 1, dim)
         self.since = nn.Embedding(GAP_BUCKETS + 1, dim) if config.time_gaps else None
         self.until = nn.Embedding(GAP_BUCKETS + 1, dim) if config.query_time else None
         self.bias = nn.Parameter(torch.zeros(items)) if config.item_bias else None
@@ -140,6 +142,10 @@ class RecommenderModel(nn.Module):
         self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
     ) -> tuple[Float[Tensor, "T D"], ModelState]:
         """Packed sequences, each from its state: features after every token, and the states after the last."""
+        if isinstance(self.embedding, ShardedTable):  # only the rows that are used can be had
+            every = torch.cat([events.items, events.items.new_tensor([self.start])])
+            used, codes = every.unique(return_inverse=True)
+            return self._encode(self._rows(used), events._replace(items=codes[:-1]), cu_seqlens, state)
         return self._encode(self._rows(), events, cu_seqlens, state)
 
     def step(self, events: Events, state: ModelState | None) -> tuple[Float[Tensor, "N D"], ModelState]:
@@ -173,6 +179,10 @@ class RecommenderModel(nn.Module):
 
     def _make_rows(self, used: Int[Tensor, " U"] | None) -> Float[Tensor, "I_and_start D"]:
         weight = self.embedding.weight
+        if isinstance(self.embedding, ShardedTable):
+            if used is None:
+                raise InputError("the item table is divided between processes: load the run in one to ask it")
+            return self.embedding(used)
         shared = None if self.features is None else F.pad(self.features(), (0, 0, 0, 1))
         if used is not None:
             # processes exchange dense gradients only
