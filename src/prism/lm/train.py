@@ -28,6 +28,7 @@ from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate, pick_device, use_threads
 from prism.train.config import TrainConfig
 from prism.train.folder import own_folder
+from prism.train.loop import load_best
 from prism.train.loop import train as run
 from prism.train.settings import keep_settings
 
@@ -62,6 +63,10 @@ class LanguageConfig:
     """To train on, in `epochs` equal rounds with an evaluation after each."""
     context_parallel: int = 1
     """Processes that share every sequence, each a segment of it: for sequences too long for one (with torchrun)."""
+    fsdp: bool = False
+    """Divide weights, gradients and optimiser between the processes, not copy them to each (with torchrun)."""
+    recompute: bool = False
+    """Keep only each block's input for the backward pass and compute the rest again: less memory, more time."""
     separate: bool = False
     """Start every document from an empty state, also inside a sequence; else those of a sequence share it."""
     train: OmitArgPrefixes[TrainConfig] = field(
@@ -150,10 +155,16 @@ def _train(
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)
     together = config.context_parallel
-    lm.model.backbone.config = replace(lm.model.backbone.config, context_parallel=together)
+    shared = replace(lm.model.backbone.config, context_parallel=together, checkpoint=config.recompute)
+    lm.model.backbone.config = shared
     end = tokenizer.eos_token_id if config.separate else None
-    best = run(Learner(lm, end), task, config.train, out=out, device=on.device, together=together).best_metrics
+    learner = Learner(lm, end)
+    more = {"together": together, "fsdp": config.fsdp}
+    best = run(learner, task, config.train, out=out, device=on.device, **more).best_metrics  # type: ignore[arg-type]
     if on.is_main_process:
+        if config.fsdp:  # one process cannot write what all have parts of: the best checkpoint has it whole
+            lm = PrismSequenceForCausalLM(own)
+            load_best(Learner(lm, end), out)
         save_model(out / "model", lm, tokenizer)
         print(f"validation perplexity {best['perplexity']:.2f}, {best['bits_per_byte']:.4f} bits per byte")
         print(f"next: prism lm generate {out / 'model'} · prism lm evaluate {out / 'model'} --text FILES")

@@ -24,6 +24,7 @@ from prism.recommend.choose import permitted
 from prism.recommend.data.log import Ints, Log, id_column, numbers_among
 from prism.recommend.data.prepared.manifest import Prepared, joined
 from prism.recommend.data.splits import no_queries
+from prism.recommend.many import best_of_users
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
 from prism.recommend.streaming import prepared_of
@@ -177,7 +178,7 @@ def _frame(made: Recommender, users: Ints, kept: np.ndarray, path: Path, job: Ba
     seen = made.excludes_seen if job.exclude_seen is None else job.exclude_seen
     mask = permitted(made.log, made.model.items, job.allow, job.deny)
     if (~kept).any():
-        new = made._best_of(users[~kept], job.k, seen, mask, None)
+        new = best_of_users(made.log, made.scorer, users[~kept], job.k, seen, mask, None)
     else:
         new = storage.ranking_frame(made.log, users[:0], np.zeros((0, 1)), np.zeros((0, 1), dtype=np.int64))
     if not kept.any():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.files import checksum, flush, writing
+from prism.train.fsdp import divided_as
 from prism.train.shards import load_shards, own_rows, shard_name, sharded_rows, split_rows, wait
 
 CHECKSUMS = "checksums.json"
@@ -114,7 +115,9 @@ def load_tensors(checkpoint: Path, name: str, rows: tuple[int, int] | None = Non
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Puts a checkpoint's weights into a model of the same shape."""
     try:
-        model.load_state_dict(load_tensors(checkpoint, "model", own_rows(model)))
+        now = model.state_dict()
+        kept = load_tensors(checkpoint, "model", own_rows(model))
+        model.load_state_dict({name: divided_as(x, now.get(name, x)) for name, x in kept.items()})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{checkpoint} is not a checkpoint of this model: {reason}") from None

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -21,6 +21,7 @@ from prism.machine import pick_device
 from prism.ops.common.device import exact_dtype
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
+from prism.train.fsdp import divide, no_exchange, whole
 from prism.train.interrupt import Interrupt, interrupts
 from prism.train.journal import JOURNAL, Journal, check_tensorboard, read_journal
 from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_optimiser, scale_gradients
@@ -40,6 +41,7 @@ def train(
     progress: bool = True,
     device: torch.device | None = None,
     together: int = 1,
+    fsdp: bool = False,
 ) -> Position:
     """Trains `model` in place and leaves the weights of the best epoch in it.
 
@@ -51,6 +53,7 @@ def train(
         progress: Whether to show a bar and lines.
         device: Where to train; None: a GPU where there is one, each process its own.
         together: Neighbouring processes that are given the same batch, of which each takes its part.
+        fsdp: Whether weights and optimiser are divided between the processes (FSDP2), not kept by each (DDP).
 
     Returns:
         Where the run ended, with the best metrics.
@@ -60,7 +63,7 @@ def train(
     accelerator = Accelerator(cpu=(device or pick_device()).type == "cpu")
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices), interrupts() as interrupt:
-        return Loop(model, task, config, accelerator, out, progress, together).run(interrupt)
+        return Loop(model, task, config, accelerator, out, progress, together, fsdp).run(interrupt)
 
 
 class Loop:
@@ -75,6 +78,7 @@ class Loop:
         out: Path | None = None,
         progress: bool = False,
         together: int = 1,
+        fsdp: bool = False,
     ):
         self.task, self.config, self.out, self.accelerator = task, config, out, accelerator
         if accelerator.num_processes % together:
@@ -84,7 +88,8 @@ class Loop:
         self.bare = model.to(accelerator.device)
         self.shards = sharded_rows(model)  # weights of which every process has rows of its own
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(self.shards))
-        self.model = cast(nn.Module, accelerator.prepare_model(model))
+        self.fsdp = fsdp
+        self.model = divide(model, accelerator.device) if fsdp else cast(nn.Module, accelerator.prepare_model(model))
         self.optimiser = make_optimiser(self.bare, config)
         self.at = Position()
         self.saved = self._resume()
@@ -152,7 +157,7 @@ class Loop:
             silent = mine >= group.stop  # every process has to take part in the last exchange
             batch = send_to_device(batches[group.start if silent else mine], self.accelerator.device)
             last = n == rounds - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
+            with nullcontext() if last else self._no_exchange():
                 total += self._backward(batch, 0.0 if silent else 1.0)
         loss, count = self.accelerator.reduce(total, "sum").tolist()  # type: ignore[union-attr]
         if not isfinite(loss):
@@ -167,6 +172,9 @@ class Loop:
         self.optimiser.step()
         self.at = at.stepped(len(group), loss, int(count))
         return int(count)
+
+    def _no_exchange(self) -> AbstractContextManager[None]:
+        return no_exchange(self.model) if self.fsdp else self.accelerator.no_sync(self.model)
 
     def _scale_gradients(self, scale: float, shard_scale: float) -> float:
         """Gradients of the mean loss, shortened; what only this process has is a sum over processes already."""
@@ -244,7 +252,7 @@ class Loop:
     def _evaluate(self, monitor: str) -> dict[str, float]:
         """Metrics from the first process, the same on all."""
         self.bare.eval()
-        all_have_a_part = self.accelerator.is_main_process or bool(self.shards)
+        all_have_a_part = self.accelerator.is_main_process or bool(self.shards) or self.fsdp
         found = [self.task.evaluate(self.bare) if all_have_a_part else None]
         metrics = cast(dict[str, float], broadcast_object_list(found)[0])
         if not isfinite(metrics[monitor]):
@@ -280,6 +288,8 @@ class Loop:
 
     def _write(self, out: Path, kind: str, tensors: dict[str, dict[str, Tensor]], at: Position, keep: int) -> None:
         """A checkpoint, by the first process or, where each has rows of its own, by all."""
+        if self.fsdp:
+            tensors = {name: whole(values) for name, values in tensors.items()}
         if self.shards:
             checkpoints.save_shards(out, kind, at.step, tensors, at.to_json(), model=self.bare, keep=keep)
         elif self.accelerator.is_main_process:

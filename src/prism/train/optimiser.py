@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.train.config import TrainConfig
+from prism.train.fsdp import divided_as, whole
 from prism.train.rows import RowAdamW
 
 
@@ -49,7 +50,8 @@ def scale_gradients(
     gradients = [_values(w) for w in weights if w.grad is not None]
     sharded = list(shards)
     own = [_values(w) for w in sharded if w.grad is not None]
-    norm = scale * float(torch.nn.utils.get_total_norm(gradients))
+    length = torch.nn.utils.get_total_norm(gradients)
+    norm = scale * float(whole({"": length})[""])
     if sharded:
         norm = (norm**2 + add_up((shard_scale * float(torch.nn.utils.get_total_norm(own))) ** 2)) ** 0.5
     short = longest / norm if norm > longest else 1.0
@@ -85,5 +87,6 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensor
         name, _, what = key.rpartition(".")
         if name not in weights:
             raise InputError(f"the checkpoint's optimiser knows {name!r}, which the model does not have")
+        value = divided_as(value, weights[name]) if what != "step" else value
         device = "cpu" if what == "step" and weights[name].device.type != "cuda" else weights[name].device
         optimiser.state[weights[name]][what] = value.to(device)

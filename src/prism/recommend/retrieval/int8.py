@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.config import count
-from prism.recommend.compiling import compiled
+from prism.ops.cpu.compiling import loop
 
 # Items scored at once: their rows stay in the first-level cache while queries take turns.
 BLOCK = 256
@@ -73,7 +73,7 @@ def quantised(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.f
     return np.rint(rows / scales[:, None]).astype(np.int8), scales
 
 
-@compiled
+@loop
 def _scan(codes, scales, offsets, queries, sizes, best, items):  # type: ignore[no-untyped-def]
     """best, items [Q, kept]: a heap for each query, its worst first."""
     scores = np.empty(BLOCK, dtype=np.float32)
@@ -90,7 +90,7 @@ def _scan(codes, scales, offsets, queries, sizes, best, items):  # type: ignore[
                     _replace_worst(best[q], items[q], scores[n], first + n)
 
 
-@compiled
+@loop
 def _replace_worst(best, items, score, item):  # type: ignore[no-untyped-def]
     """Puts a better one in the place of the heap's worst."""
     at, size = 0, best.shape[0]

@@ -50,8 +50,8 @@ class ShardedTask(StreamTask):
         if self.objective.loss != "softmax":
             raise InputError(f"loss is {self.objective.loss!r}: a divided item table takes softmax or sampled")
         bare = cast(RecommenderModel, getattr(model, "module", model))
-        none = targets[:0]
-        small = compact(batch.events.items, none, none, bare.start)
+        tokens = batch.events.items
+        small = compact(tokens, tokens, tokens[:0], bare.start)
         x = model(batch.events._replace(items=small.tokens), batch.cu_seqlens, small.used).x
         table = cast(ShardedTable, bare.embedding)
         return sharded_softmax_loss(x, table.weight, targets, table.rows, bare.items), len(targets)

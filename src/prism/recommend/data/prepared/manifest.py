@@ -133,7 +133,7 @@ class Prepared:
     @cached_property
     def item_counts(self) -> Ints:
         """[candidates]: training events of each."""
-        return self._items["trained"].to_numpy()[: self.manifest.candidates]
+        return self._items["trained"].to_numpy()[: self.manifest.candidates].copy()  # polars' own cannot be written
 
     @cached_property
     def _codes(self) -> Codes:
