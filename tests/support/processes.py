@@ -7,17 +7,26 @@ import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def run_ranks(world: int, target: Callable[..., None], *args: object, seconds: float = 120) -> None:
-    """target(rank, *args) in `world` processes that can reach each other; the first failure is raised here."""
+def run_ranks(
+    world: int, target: Callable[..., None], *args: object, seconds: float = 240, polars: bool = False
+) -> None:
+    """target(rank, *args) in `world` processes that can reach each other; the first failure is raised here.
+
+    They are forked from this one, which is quick; polars would wait in them for threads that died. With `polars` they
+    come from a process that has used none, and the target must be a function of `support`.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    fork = multiprocessing.get_context("fork")
+    fork: Any = multiprocessing.get_context("forkserver" if polars else "fork")
+    if polars:
+        fork.set_forkserver_preload(["support.sharded"])
     failures = fork.SimpleQueue()
     workers = [fork.Process(target=_run, args=(rank, world, port, failures, target, args)) for rank in range(world)]
     for worker in workers:

@@ -17,7 +17,7 @@ from prism.models.backbone import BackboneConfig, Block
 from prism.recommend.model.recommender import RecommenderConfig
 
 # Of an event in a prepared log: an item's code, a time, a user's id that repeats; measured, see docs/scale.md.
-EVENT_BYTES = 8.2
+EVENT_BYTES = 6.2
 ID, NUMBER = 8, 4
 
 
