@@ -15,6 +15,7 @@ from prism.bench.measure import threads
 from prism.config import at_least
 from prism.display.tables import show
 from prism.errors import InputError
+from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.recommender import Recommender
 from prism.recommend.retrieval.int8 import Found, Int8Index
 from prism.recommend.retrieval.ivf import IvfIndex
@@ -146,6 +147,6 @@ def _of_run(run: Path, most: int) -> Questions:
         raise InputError(f"{run} has no test queries: give a run with some, or none for made-up items")
     model = made.model
     with torch.inference_mode():
-        x = made.scorer.features(made.log, asked).clone()
+        x = ModelScorer(model, made.context).features(made.log, asked).clone()
         table, bias = model.table.clone(), None if model.bias is None else model.bias.clone()
     return Questions(table, bias, x, torch.from_numpy(asked.targets(made.log).astype(np.int64)))
