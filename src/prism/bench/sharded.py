@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from torch import Tensor
 
 from prism.bench.measure import threads
 from prism.config import at_least
@@ -186,7 +185,6 @@ class _Steps(Sequence[Batch]):
         tokens[:: case.length] = case.items
         limits = torch.arange(0, count + 1, case.length)
         nothing = torch.zeros(count, dtype=torch.int64)
-        empty: Tensor = torch.zeros(count, 0)
         windows = torch.zeros(case.windows, 2, dtype=torch.int64)
         events = Events(tokens, nothing, torch.zeros(count, 2, dtype=torch.int64))
-        return Batch(events, limits, targets, windows, empty, empty, empty)
+        return Batch(events, limits, targets, windows, None)
