@@ -186,8 +186,14 @@ class Loop:
             self.config.clip,
             shards=own,
             shard_scale=shard_scale,
-            add_up=lambda square: float(self.accelerator.reduce(torch.tensor(square, dtype=torch.float64), "sum")),  # type: ignore[arg-type]
+            add_up=self._sum,
         )
+
+    def _sum(self, value: float) -> float:
+        """Over all processes."""
+        device = self.accelerator.device
+        total = self.accelerator.reduce(torch.tensor(value, dtype=exact_dtype(device), device=device), "sum")
+        return float(total)  # type: ignore[arg-type]
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
