@@ -11,6 +11,7 @@ from support.recurrence import draw
 from prism.layers import MIXERS
 from prism.ops import delta_rule
 from prism.ops.delta import traced
+from prism.ops.gated import traced as gated_traced
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -22,7 +23,20 @@ def test_the_operation_keeps_pytorchs_rules() -> None:
         torch.library.opcheck(traced._delta_rule, (*tensors, c.scale, bounds))
 
 
-@pytest.mark.parametrize("mixer", ["prism", pytest.param("gated-deltanet", marks=pytest.mark.slow)])
+OTHERS = ["gated-deltanet", "gsa", "mamba2", "rwkv7"]
+
+
+@pytest.mark.parametrize(("side", "erases"), [("key", False), ("key", True), ("value", False)])
+def test_the_operation_with_a_decay_per_channel_keeps_them_too(side: str, erases: bool) -> None:
+    q, k, v, f, e = (torch.randn(1, 5, 1, 3, dtype=torch.float64, requires_grad=True) for _ in range(5))
+    log_alpha = (-torch.rand(1, 5, 1, 3, dtype=torch.float64)).requires_grad_()
+    S0 = torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    find, erase = (f, e) if erases else (None, None)
+    for bounds in (None, [0, 5]):
+        torch.library.opcheck(gated_traced._gated_rule, (q, k, v, log_alpha, find, erase, S0, 0.5, side, bounds))
+
+
+@pytest.mark.parametrize("mixer", ["prism", "gla", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_a_mixer_compiles_to_one_graph_with_the_same_gradients(mixer: str) -> None:
     words = [sys.executable, "-m", "support.compiled", mixer]
     done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)

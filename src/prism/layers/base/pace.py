@@ -1,6 +1,7 @@
 """The paces of a mixer, whole sequences, segments of them and one token: what moves along a sequence, one code."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -57,10 +58,10 @@ class GatedWrite(NamedTuple):
         return gated_rule, gated_rule_step
 
     def operands(self) -> dict[str, Any]:
-        """The operator's arguments . Under autocast maps give bfloat16 and gates float32: all take the widest."""
+        """The operator's arguments. Under autocast maps give bfloat16 and gates float32: all take the widest."""
         given = self._asdict()
         parts = {name: given[name] for name in ("q", "k", "v", "find", "erase") if given[name] is not None}
-        widest = max((part.dtype for part in parts.values()), key=lambda dtype: dtype.itemsize)
+        widest = reduce(torch.promote_types, (part.dtype for part in parts.values()))
         return given | {name: part.to(widest) for name, part in parts.items()}
 
 

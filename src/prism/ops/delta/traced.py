@@ -4,14 +4,13 @@ A trace sees shapes, not kernels: what runs inside is the backend that `auto` pi
 computes the forward anew, so that a graph keeps nothing but the operands.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from prism.ops.common.backends import pick
+from prism.ops.common.traced import gradients
 from prism.ops.delta.definition import MODULES, reference
 from prism.ops.delta.operands import Operands
 
@@ -51,17 +50,7 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, beta: Any, log_alpha: Any, erase: A
 
 @torch.library.custom_op("prism::delta_rule_backward", mutates_args=())
 def _backward(do: Tensor, dS: Tensor, tensors: list[Tensor], scale: float, bounds: list[int] | None) -> list[Tensor]:
-    stream = torch.cuda.current_stream(do.device) if do.is_cuda else None
-
-    def differentiate() -> tuple[Tensor, ...]:
-        with torch.cuda.stream(stream) if stream is not None else nullcontext(), torch.enable_grad():
-            leaves = [x.detach().requires_grad_() for x in tensors]
-            return torch.autograd.grad(_run(leaves, scale, bounds), leaves, (do, dS))
-
-    # inside an operation PyTorch records nothing, in this thread
-    with ThreadPoolExecutor(1) as thread:
-        grads = thread.submit(differentiate).result()
-    return [x.clone(memory_format=torch.contiguous_format) for x in grads]
+    return gradients(lambda leaves: _run(leaves, scale, bounds), tensors, (do, dS))
 
 
 @_backward.register_fake
