@@ -117,11 +117,14 @@ def kernels(
 def _compiled(target: Target, steps: int, head: int) -> None:
     try:
         from prism.ops.triton.ahead import KERNELS, compile_delta
+        from prism.ops.triton.around.ahead import KERNELS as AROUND
+        from prism.ops.triton.around.ahead import compile_around
     except ImportError as error:
         raise InputError(f"--target needs Triton ({error}): pip install 'prism-sequence[gpu]'") from error
     rows = []
-    for name in KERNELS:
-        found = compile_delta(name, target, L=steps, K=head, V=head)
+    for name in (*KERNELS, *AROUND):
+        around = name in AROUND
+        found = compile_around(name, target) if around else compile_delta(name, target, L=steps, K=head, V=head)
         numbers = (found.registers, found.spilled, found.shared, found.products, found.ordinary)
         rows.append([name, *(f"{n:,}" for n in numbers)])
     columns = ["kernel", "registers", "spilled", "shared, bytes", "tensor-core ops", "products elsewhere"]

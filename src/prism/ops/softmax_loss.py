@@ -113,7 +113,7 @@ def softmax_loss(
 
 
 def _has_kernels(x: Tensor, table: Tensor) -> bool:
-    """Whether the GPU's kernels take these: not in float64, nor wider than a tile."""
+    """Whether the GPU's kernels take these: not in float64, nor features wider than a tile can hold."""
     return table.dtype != torch.float64 and x.shape[1] <= 256 and not torch.compiler.is_compiling() and has_triton()
 
 

@@ -151,6 +151,22 @@ def test_one_step_equals_a_sequence_of_one_token(each: bool) -> None:
     assert_same({"o": o.unsqueeze(1), "final_state": S}, {k: want[k] for k in ("o", "final_state")}, 1e-12, 0)
 
 
+def test_a_step_in_place_overwrites_the_state_it_is_given_and_nothing_else_does() -> None:
+    c = draw(3, 1, 2, 2, 4, 5)
+    given = {"q": c.q[:, 0], "k": c.k[:, 0], "v": c.v[:, 0], "beta": c.beta[:, 0], "log_alpha": c.log_alpha[:, 0]}
+    kept = c.initial_state.clone()
+    o, S = delta_rule_step(**given, state=c.initial_state)
+    assert torch.equal(c.initial_state, kept)
+    again, same = delta_rule_step(**given, state=c.initial_state, in_place=True)
+    assert same is c.initial_state
+    assert torch.equal(again, o)
+    assert torch.equal(same, S)
+    with pytest.raises(ValueError, match="in_place needs a state to overwrite"):
+        delta_rule_step(**given, in_place=True)
+    with pytest.raises(ValueError, match="in_place overwrites a state that the gradient needs"):
+        delta_rule_step(**given | {"q": c.q[:, 0].clone().requires_grad_()}, state=kept, in_place=True)
+
+
 @pytest.mark.parametrize("backend", [*BACKENDS, "reference"])
 def test_erasing_along_each_direction_is_the_rank_one_rule_over_l_times_the_tokens(backend: str) -> None:
     """DeltaProduct's reading: each direction a token of its own, which only the first of them decays."""

@@ -5,6 +5,8 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'prism-sequence[gpu]'")
 from prism.ops.triton.ahead import KERNELS, SHARED_LIMIT, TARGETS, Compiled, compile_delta
+from prism.ops.triton.around.ahead import KERNELS as AROUND
+from prism.ops.triton.around.ahead import compile_around
 
 
 def check(found: Compiled, L: int) -> None:
@@ -30,6 +32,18 @@ def test_the_forward_keeps_to_its_registers_elsewhere(target: str) -> None:
 def test_an_erasure_for_each_direction_compiles_too() -> None:
     for kernel in ("forward_walk", "key_gradients"):
         check(compile_delta(kernel, "sm_90", L=2, K=64, V=64, each=True), L=1)
+
+
+@pytest.mark.parametrize("kernel", ["conv_backward", "refine_backward", "gated_norm_backward", "tokens_backward"])
+def test_the_largest_kernels_around_the_recurrence_keep_to_their_registers(kernel: str) -> None:
+    check(compile_around(kernel, "sm_80"), L=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", AROUND)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kernel_around_the_recurrence_compiles_for_every_target(target: str, kernel: str) -> None:
+    check(compile_around(kernel, target), L=1)
 
 
 @pytest.mark.slow

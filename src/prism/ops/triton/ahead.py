@@ -12,6 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from prism.ops.triton import device
 from prism.ops.triton.delta import backward, forward, step
 from prism.ops.triton.delta.launch import Shape
 
@@ -60,12 +61,11 @@ def compile_delta(
     name: str, target: str, *, L: int, K: int, V: int, dtype: torch.dtype = torch.bfloat16, each: bool = False
 ) -> Compiled:
     """One kernel of the recurrence, packed and keeping its states, with 16 heads."""
-    kernel, amd = KERNELS[name], target.startswith("gfx")
-    constants = Shape(1, 1, 16, L, L if each else 1, K, V, 1, dtype, packed=True).constants(name)
-    # those of the machine at hand
-    constants |= {"PRECISION": "ieee", "SOLVE": "ieee"} if amd else {}
+    kernel = KERNELS[name]
+    with device.standing_for(target):
+        constants = Shape(1, 1, 16, L, L if each else 1, K, V, 1, dtype, packed=True).constants(name)
     if name == "one_token":
-        constants |= {"BK": triton.next_power_of_2(K), "BV": 32, "num_warps": 4}
+        constants |= {"BK": triton.next_power_of_2(K), "BV": step.BLOCK, "num_warps": 4}
     options = {option: constants.pop(option) for option in ("num_warps", "num_stages")}
     constants = {name: value for name, value in (constants | {"KEEP": True}).items() if name in kernel.arg_names}
     return read_compiled(name, target, compile_kernel(kernel, target, constants, options, _types(kernel, dtype)))

@@ -1,6 +1,8 @@
 """What the tensors' device is: a GPU, or the interpreter of the tests; and how precise float32 products are on it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -9,6 +11,17 @@ from prism.ops.common.device import on_gpu
 
 # The GPU for which a driver that runs nothing stands (`prism.ops.triton.pretend`); none: empty.
 pretended = ""
+
+
+@contextmanager
+def standing_for(target: str) -> Iterator[None]:
+    """Inside, what depends on the GPU is chosen for this one, whatever is here."""
+    global pretended
+    before, pretended = pretended, target
+    try:
+        yield
+    finally:
+        pretended = before
 
 
 def interpreted() -> bool:

@@ -13,7 +13,7 @@ from prism.ops.triton.device import check_device
 
 # Numbers of a tile: what a program holds at once in registers, several times over.
 TILE = 2048
-CONV_TOKENS, CONV_CHANNELS = 32, 64
+CONV_TOKENS, CONV_CHANNELS = 16, 64
 
 
 def refine(r: Tensor, p: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ class _Conv(torch.autograd.Function):
         u, (D, W) = torch.empty_like(x), w.shape
         T = owner.numel()
         grid = (triton.cdiv(T, CONV_TOKENS), triton.cdiv(D, CONV_CHANNELS))
-        sizes = {"W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
-        conv.conv_forward[grid](x, w, history, owner, limits, u, T, D, **sizes)
+        sizes = {"D": D, "W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
+        conv.conv_forward[grid](x, w, history, owner, limits, u, T, **sizes)
         return u
 
     @staticmethod
@@ -148,9 +148,9 @@ class _Conv(torch.autograd.Function):
         dx, dhistory = torch.empty_like(x), torch.empty_like(history)
         blocks, parts = triton.cdiv(T, CONV_TOKENS), triton.cdiv(D, CONV_CHANNELS)
         shares = torch.empty(blocks, W, D, dtype=torch.float32, device=x.device)
-        sizes = {"W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
-        conv.conv_backward[(blocks, parts)](x, w, history, owner, limits, du, dx, shares, T, D, **sizes)
+        sizes = {"D": D, "W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
+        conv.conv_backward[(blocks, parts)](x, w, history, owner, limits, du, dx, shares, T, **sizes)
         if history.numel():
-            more = {"W": W, "BW": triton.next_power_of_2(W - 1), "BD": CONV_CHANNELS}
-            conv.conv_history_backward[(history.shape[0], parts)](x, w, history, limits, du, dhistory, D, **more)
+            more = {"D": D, "W": W, "BW": triton.next_power_of_2(W - 1), "BD": CONV_CHANNELS}
+            conv.conv_history_backward[(history.shape[0], parts)](x, w, history, limits, du, dhistory, **more)
         return dx, shares.sum(0).flip(0).mT.to(w.dtype), dhistory, None, None

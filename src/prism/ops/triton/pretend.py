@@ -48,9 +48,8 @@ def pretend(target: str) -> Iterator[list[str]]:
     """Inside, kernels compile for `target` and run nowhere; the names of those launched, in order."""
     stand_in, before = Pretended(target), driver._active
     driver.set_active(stand_in)  # type: ignore[arg-type]
-    device.pretended = target
     try:
-        yield stand_in.launched
+        with device.standing_for(target):
+            yield stand_in.launched
     finally:
         driver._active = before
-        device.pretended = ""

@@ -11,8 +11,9 @@ from prism.ops.common.autograd import once
 from prism.ops.triton.around import softmax
 from prism.ops.triton.device import check_device, product_precision
 
-# Tokens, items and channels of a tile; wider features go to PyTorch's products.
-TOKENS, ITEMS, WIDEST = 64, 64, 256
+# Tokens and items of a tile.
+TOKENS, ITEMS = 64, 64
+ITEM_TOKENS = 32  # for the gradient of the items, which is held beside them
 _KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -52,5 +53,6 @@ class _TokenLosses(torch.autograd.Function):
         given = (x, table, bias, targets, normaliser, dloss.contiguous())
         if N:
             softmax.tokens_backward[(triton.cdiv(N, sizes["BN"]),)](*given, dx, N, items, **sizes)
-        softmax.items_backward[(triton.cdiv(items, sizes["BI"]),)](*given, dtable, dbias, N, items, **sizes)
+        fewer = sizes | {"BN": ITEM_TOKENS}
+        softmax.items_backward[(triton.cdiv(items, sizes["BI"]),)](*given, dtable, dbias, N, items, **fewer)
         return dx, dtable, dbias, None, None

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from prism.ops.triton.delta import backward, forward
-from prism.ops.triton.device import product_precision, solve_precision
+from prism.ops.triton.device import is_amd, product_precision, solve_precision
 
 # Rows of a chunk: with 32 the working set of a chunk outgrows the registers (docs/gpu.md).
 CHUNK = 16
@@ -28,8 +28,10 @@ def tiles(kernel: str, K: int, V: int, dtype: torch.dtype) -> Tiles:
     narrow = BK > 128 or dtype == torch.float32
     BV = min(max(16, triton.next_power_of_2(V)), 32 if narrow else 64)
     if kernel == "key_gradients":
-        return Tiles(CHUNK, min(BK, 64), BV, warps=min(BK, 64) // 16)
-    return Tiles(CHUNK, BK, BV, warps=BV // 16)
+        return Tiles(CHUNK, min(BK, 64), BV if BK > 64 else min(BV, 32), warps=min(BK, 64) // 16)
+    # masked loads of keys, as of 96 channels, need more registers; AMD has twice as many
+    masked = kernel == "forward_walk" and 64 < K < BK and dtype != torch.float32 and not is_amd()
+    return Tiles(CHUNK, BK, BV, warps=BV // (8 if masked else 16))
 
 
 def span(K: int, V: int, R: int) -> int:

@@ -11,6 +11,8 @@ from prism.ops.triton.compiling import kernel
 from prism.ops.triton.delta.parts import matrix, put_matrix
 from prism.ops.triton.device import check_device
 
+BLOCK = 16  # values of a program
+
 
 @kernel
 def one_token(
@@ -46,7 +48,7 @@ def step(x: Operands, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
     V, S0 = v.shape[-1], x.S0.contiguous()
     o, S = q.new_empty(N, H, V), S0 if in_place else torch.empty_like(S0)
     if S.numel():
-        BK, BV = triton.next_power_of_2(K), min(32, triton.next_power_of_2(V))
+        BK, BV = triton.next_power_of_2(K), min(BLOCK, triton.next_power_of_2(V))
         sizes = {"H": H, "L": L, "R": L if erase.ndim == 3 else 1, "K": K, "V": V, "BK": BK, "BV": BV}
         grid = (triton.cdiv(V, BV), N, H)
         one_token[grid](q, k, v, beta, log_alpha, erase, S0, o, S, x.scale, **sizes, num_warps=4)
