@@ -67,6 +67,18 @@ def test_generate_streams_text_with_its_speed_and_state(model: Path, capsys: pyt
     assert "tokens/s" in shown.err
 
 
+def test_generating_takes_the_compiled_step_for_every_token_after_the_prompt(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from prism.models.one_token import OneToken
+
+    steps, step = [], OneToken.step
+    monkeypatch.setattr(OneToken, "step", lambda self, x, state: steps.append(len(x)) or step(self, x, state))
+    cli.main(["lm", "generate", str(model), "A text", "--tokens", "8", "--temperature", "0"])
+    made = int(capsys.readouterr().err.split(" tokens")[0].split()[-1])
+    assert steps == [1] * (made - 1)  # the first comes with the prompt
+
+
 def test_generate_says_that_the_cache_of_attention_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["lm", "generate", str(save(tmp_path, "attention")), "A", "--tokens", "3", "--temperature", "0"])
     assert "growing with every token" in capsys.readouterr().err

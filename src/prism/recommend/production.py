@@ -12,19 +12,20 @@ from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.recommender import Recommender
 
 
-def refit(run: Positional[Path], out: Path | None = None) -> None:
+def refit(run: Positional[Path], out: Path | None = None, device: str | None = None) -> None:
     """Trains a run's model anew on every event, for as many epochs as validation found best.
 
     Args:
         run: A folder that `prism fit` made.
         out: Folder for the new run; default: RUN-all.
+        device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
     """
     from prism.recommend.refit import best_epochs
     from prism.recommend.refit import refit as again
 
     target = out or run.with_name(f"{run.name}-all")
     print(f"{run}: validation was best after {best_epochs(run)} epochs", flush=True)
-    made = again(run, target)
+    made = again(run, target, device=device)
     print(f"{target}: trained on all {made.log.n_events:,} events; next: prism export {target} MODEL")
 
 
@@ -37,7 +38,7 @@ def export(run: Positional[Path], model: Positional[Path]) -> None:
     """
     from prism.recommend.export import export as write
 
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, device="cpu")
     if recommender.id is not None:
         raise InputError(f"{run} is an exported model already: copy the folder")
     about = write(recommender, model)
@@ -55,6 +56,7 @@ def update(
     user: str | None = None,
     item: str | None = None,
     time: str | None = None,
+    device: str | None = None,
 ) -> None:
     """Continues training on events that came later, adds new items, and tells what changed; the run stays as it is.
 
@@ -68,15 +70,16 @@ def update(
         user: Column of users; default: guessed from its name.
         item: Column of items.
         time: Column of times.
+        device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
     """
     from prism.recommend.update import update as learn
 
     if events is None and items is None:
         raise InputError("nothing to learn from: give --events NEW, --items TABLE, or both")
-    before = Recommender.load(run)
+    before = Recommender.load(run, device=device)
     merged = _merged(before, events, items, user, item, time)
     target = out or _free(run.with_name(f"{run.name}-updated"))
-    _, change = learn(before, merged, target, epochs=epochs, lr=lr)
+    _, change = learn(before, merged, target, epochs=epochs, lr=lr, device=device)
     print("\n".join([*change.lines(), f"{target}: the updated run; {run} is as it was"]))
 
 
@@ -96,7 +99,13 @@ def _merged(
     return added if taken is None else Merged(log=added.log, new=taken.new, known=taken.known)
 
 
-def similar(run: Positional[Path], item: Positional[str], k: int = 10, allow_where: tuple[str, ...] = ()) -> None:
+def similar(
+    run: Positional[Path],
+    item: Positional[str],
+    k: int = 10,
+    allow_where: tuple[str, ...] = (),
+    device: str | None = None,
+) -> None:
     """The items nearest to one in the model's table.
 
     Args:
@@ -104,8 +113,9 @@ def similar(run: Positional[Path], item: Positional[str], k: int = 10, allow_whe
         item: An item's id.
         k: How many.
         allow_where: Only items whose table has these values, as column=value.
+        device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
     """
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, device=device)
     show_items(f"similar to {item}", recommender.similar(item, k=k, allow=by_column("allow", None, allow_where)))
 
 
@@ -117,6 +127,7 @@ def because(
     events: str | None = None,
     last: int = 20,
     k: int = 5,
+    device: str | None = None,
 ) -> None:
     """The events of a history that an item's score leans on: how far it falls without each.
 
@@ -128,10 +139,11 @@ def because(
         events: A log of events that came after training.
         last: How many of the latest events are tried.
         k: How many to show.
+        device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
     """
     from prism.recommend.because import because as reasons
 
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, device=device)
     if events is not None:
         recommender = recommender.with_events(events)
     found = reasons(recommender, item, user, history=history, last=last, k=k)

@@ -18,12 +18,12 @@ def best_epochs(run: Path) -> int:
     return int(facts["best_epoch"]) + 1
 
 
-def refit(run: Path, out: Path, *, progress: bool = True) -> Recommender:
+def refit(run: Path, out: Path, *, progress: bool = True, device: str | None = None) -> Recommender:
     """Trains anew on every event of a run, with its config, for as many epochs as validation found best there.
 
     The learning rate's cosine spans those epochs: it ends where training does.
     """
-    before = Recommender.load(run)
+    before = Recommender.load(run, device="cpu")
     if before.split.protocol == "all":
         raise InputError(f"{run} was trained on every event already: there is no validation to learn its length from")
     epochs = best_epochs(run)
@@ -34,4 +34,4 @@ def refit(run: Path, out: Path, *, progress: bool = True) -> Recommender:
         train=replace(before.config.train, epochs=epochs),
     )
     split = All(remove_seen=before.excludes_seen).split(before.log)
-    return Recommender.fit_split(split, config, out, progress)
+    return Recommender.fit_split(split, config, out, progress, device=device)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.machine import pick_device
 from prism.recommend.data.items import ItemValues, item_values
 from prism.recommend.data.log import Log
 from prism.recommend.data.merge import Merged
@@ -63,7 +64,7 @@ class Change:
 
 def update(
     before: Recommender, merged: Merged, out: Path | None, *, epochs: int = 1, lr: float | None = None,
-    progress: bool = True,
+    progress: bool = True, device: str | None = None,
 ) -> tuple[Recommender, Change]:  # fmt: skip
     """A recommender that has also learned `merged.new`, in a folder of its own; `before` is left as it is.
 
@@ -76,6 +77,7 @@ def update(
         epochs: Passes over those histories.
         lr: Learning rate; None: a tenth of what the model was trained with.
         progress: Whether to show it.
+        device: Where to train; None: a GPU where there is one.
     """
     at_least("epochs", epochs, 1)
     if not merged.new.any() and merged.log.n_items == before.model.items:
@@ -94,7 +96,7 @@ def update(
         if merged.new.any():
             users = _taught(merged, config.train.seed)
             task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
-            train(model, task, schedule, out=out, progress=progress)
+            train(model, task, schedule, out=out, progress=progress, device=pick_device(device))
         elif out is not None:
             checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
     change = Change(

@@ -45,7 +45,7 @@ class Client(threading.Thread):
         self.seed = seed
 
     def run(self) -> None:
-        with httpx.Client(base_url=f"http://{HOST}:{self.port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://{HOST}:{self.port}", timeout=600) as client:
             try:
                 for n in range(100_000):
                     user, id_ = f"u{self.rng.randrange(USERS)}", f"{self.kill}-{self.seed}-{n}"
@@ -63,7 +63,7 @@ def test_killed_at_random_moments_no_acknowledged_event_is_lost_or_applied_twice
     rng, port = random.Random(0), free_port()
     acknowledged: dict[str, tuple[str, int]] = {}
     for kill in range(KILLS):
-        process = start(model, tmp_path / "e.db", port, "--snapshot-every", "3")
+        process = start(model, tmp_path / "e.db", port, "--snapshot-every", "3", "--timeout", "600")
         clients = [Client(port, kill + 1, seed, acknowledged) for seed in range(CLIENTS)]
         for one in clients:
             one.start()
@@ -116,9 +116,9 @@ def resident(pid: int) -> float:
 @pytest.mark.slow
 def test_memory_is_flat_over_two_hundred_thousand_events_of_five_thousand_users(model: Path, tmp_path: Path) -> None:
     rng, port, seen = np.random.default_rng(0), free_port(), []
-    process = start(model, tmp_path / "e.db", port)
+    process = start(model, tmp_path / "e.db", port, "--timeout", "600")
     try:
-        with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://{HOST}:{port}", timeout=600) as client:
             for n in range(300):
                 who, what = rng.integers(5000, size=1000).tolist(), rng.integers(50, size=1000).tolist()
                 events = [{"user": f"u{a}", "item": str(b)} for a, b in zip(who, what, strict=True)]

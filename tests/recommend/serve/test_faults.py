@@ -90,7 +90,7 @@ def test_an_event_whose_flush_fails_is_not_acknowledged_and_the_next_is(model: P
         assert answer.status_code == 503
         assert client.get("/ready").status_code == 503
         tracer.terminate()
-        tracer.wait()
+        tracer.communicate()
         assert "EIO (Input/output error) (INJECTED)" in (tmp_path / "trace").read_text()
         wait_for(lambda: client.get("/ready").status_code == 200)
         answer = send(client, ("u", "9", "b", 20), ("u", "7", "c", 30), recommend={})  # the client is not sure: again

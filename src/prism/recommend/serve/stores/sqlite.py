@@ -63,7 +63,7 @@ class SqliteStore(Store):
             db.execute("PRAGMA secure_delete=ON")
             found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
-                raise sqlite3.DatabaseError(found)
+                raise sqlite3.DatabaseError(" ".join(found.split()))
             db.executescript(SCHEMA)
             db.execute("INSERT OR IGNORE INTO about VALUES ('version', ?)", (VERSION,))
             db.execute("DROP TABLE IF EXISTS states")  # snapshots as they were before they told their last event
