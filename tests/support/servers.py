@@ -96,4 +96,4 @@ def wait_for(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, f"did not come true in {seconds:g} s"
-        time.sleep(0.05)
+        time.sleep(0.01)

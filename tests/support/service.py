@@ -1,5 +1,6 @@
 """A service for tests: in this process, or in one of its own that can be killed."""
 
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -77,6 +78,30 @@ def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[s
         except httpx.HTTPError:
             assert process.poll() is None
         time.sleep(0.1)
+    raise AssertionError("the service did not start")
+
+
+def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> Any:
+    """The same process, but forked from one that has imported everything: for tests that start it very often."""
+    from prism.recommend.serve.command import Options
+    from prism.recommend.serve.process import run
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["prism.recommend.serve.process"])
+    options = Options(
+        model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
+        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, cors=(),
+        log_requests=False,
+    )  # fmt: skip
+    process = context.Process(target=run, args=(options,))
+    process.start()
+    for _ in range(6000):
+        try:
+            if httpx.get(f"http://{HOST}:{port}/ready", timeout=600).status_code == 200:
+                return process
+        except httpx.HTTPError:
+            assert process.is_alive()
+        time.sleep(0.02)
     raise AssertionError("the service did not start")
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'p
 pytest.importorskip("httptools", reason="the service needs httptools: pip install 'prism-sequence[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
-from support.service import HOST, expected, free_port, items, models, service, start
+from support.servers import wait_for
+from support.service import HOST, expected, free_port, items, models, service, start, start_forked
 
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.stores.base import User
 from prism.recommend.user_bytes import unpack_user
 
-# A hundred take a quarter of an hour: PRISM_KILLS=100 asks for them.
-KILLS = int(os.environ.get("PRISM_KILLS", "3"))
+KILLS = int(os.environ.get("PRISM_KILLS", "100"))
 CLIENTS, USERS = 4, 12
 
 
@@ -63,13 +64,15 @@ def test_killed_at_random_moments_no_acknowledged_event_is_lost_or_applied_twice
     rng, port = random.Random(0), free_port()
     acknowledged: dict[str, tuple[str, int]] = {}
     for kill in range(KILLS):
-        process = start(model, tmp_path / "e.db", port, "--snapshot-every", "3", "--timeout", "600")
+        process = start_forked(model, tmp_path / "e.db", port, snapshot_every=3)
         clients = [Client(port, kill + 1, seed, acknowledged) for seed in range(CLIENTS)]
         for one in clients:
             one.start()
-        threading.Event().wait(rng.uniform(0.02, 0.8))
+        wanted = len(acknowledged) + rng.randrange(40)
+        wait_for(lambda wanted=wanted: len(acknowledged) >= wanted, 600)
+        time.sleep(rng.uniform(0, 0.01))  # anywhere in a round
         process.kill()
-        process.wait()
+        process.join()
         for one in clients:
             one.join()
     assert len(acknowledged) > 5 * KILLS
