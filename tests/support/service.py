@@ -19,7 +19,7 @@ from prism.recommend.data.splits import split
 from prism.recommend.export import export
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.engine import Engine
-from prism.recommend.serve.service import Service
+from prism.recommend.serve.service import Limits, Service
 from prism.recommend.serve.stores.base import Store, open_store
 
 HOST = "127.0.0.1"
@@ -38,7 +38,7 @@ def service(model: Path, store: Path | str | Store, **fields: Any) -> Service:
     opened = store if isinstance(store, Store) else open_store(str(store))
     engine = Engine(Recommender.load(model), opened, capacity=2000, snapshot_every=5)
     engine.warm()
-    return Service(engine=engine, folder=model, **fields)
+    return Service(engine=engine, folder=model, **{"limits": Limits(seconds=60)} | fields)  # a busy machine is no fault
 
 
 def send(client: Any, *events: tuple, **more: Any) -> Any:
@@ -70,7 +70,8 @@ def free_port() -> int:
 def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
     """The service as a process, ready; `before`: a program that runs it."""
     words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--store", str(store), "--port", str(port)]
-    process = subprocess.Popen([*before, *words, *more], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    patience = () if "--timeout" in more else ("--timeout", "60")  # a busy machine is no fault
+    process = subprocess.Popen([*before, *words, *patience, *more], env=os.environ | {"OMP_NUM_THREADS": "1"})
     for _ in range(1200):
         try:
             if httpx.get(f"http://{HOST}:{port}/ready", timeout=1).status_code == 200:

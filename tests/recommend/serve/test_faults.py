@@ -1,11 +1,11 @@
 """When things go wrong below or in front of the service: disks, flushes, files and clients."""
 
 import os
+import select
 import shutil
 import socket
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def say(port: int, text: bytes) -> socket.socket:
 
 def test_slow_and_vanishing_clients_are_cut_and_nobody_else_waits_for_them(model: Path, tmp_path: Path) -> None:
     head = b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n"
-    with running(model, tmp_path / "e.db", "--timeout", "1.5") as client:
+    with running(model, tmp_path / "e.db", "--timeout", "8") as client:
         port = client.base_url.port
         slow = [say(port, head + b'{"events": [') for _ in range(20)]
         silent = say(port, b"POST /events HTTP/1.1\r\nX-Slow: ")
@@ -132,10 +132,9 @@ def test_slow_and_vanishing_clients_are_cut_and_nobody_else_waits_for_them(model
         gone += [say(port, whole) for _ in range(20)]  # asks, and does not wait for the answer
         for one in gone:
             one.close()
-        start = time.monotonic()
         for n in range(20):
             send(client, ("u", str(n), f"e{n}", n + 1), recommend={})
-        assert time.monotonic() - start < 1.4  # while twenty bodies are waited for
+        assert not select.select(slow, [], [], 0)[0]  # all answered while twenty bodies are waited for
         for one in slow:
             assert one.recv(100).startswith(b"HTTP/1.1 408")
             one.close()

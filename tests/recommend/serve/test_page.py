@@ -25,7 +25,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     from prism.recommend.recommender import Recommender
     from prism.recommend.serve.app import create_app
     from prism.recommend.serve.engine import Engine
-    from prism.recommend.serve.service import Service
+    from prism.recommend.serve.service import Limits, Service
     from prism.recommend.serve.stores.sqlite import SqliteStore
 
     config = replace(tiny.CONFIG, heads=2)
@@ -35,7 +35,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    app = create_app(Service(engine=engine, folder=tmp_path / "tiny"))
+    app = create_app(Service(engine=engine, folder=tmp_path / "tiny", limits=Limits(seconds=60)))
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -20,14 +20,14 @@ def app(tmp_path: Path) -> Iterator[Any]:
     from prism.recommend.recommender import Recommender
     from prism.recommend.serve.app import create_app
     from prism.recommend.serve.engine import Engine
-    from prism.recommend.serve.service import Service
+    from prism.recommend.serve.service import Limits, Service
     from prism.recommend.serve.stores.sqlite import SqliteStore
 
     config = replace(tiny.CONFIG, heads=2)
     made = Recommender._untrained(split(tiny.log(), config.protocol), config)
     engine = Engine(made, SqliteStore(tmp_path / "e.db"), capacity=2000)
     engine.warm()
-    yield create_app(Service(engine=engine, folder=tmp_path / "tiny"))
+    yield create_app(Service(engine=engine, folder=tmp_path / "tiny", limits=Limits(seconds=60)))
     engine.stop()
 
 

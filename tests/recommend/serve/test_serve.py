@@ -175,7 +175,7 @@ def test_what_is_wrong_is_told_as_problem_json(
 
 
 def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
-    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5))
+    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5, seconds=60))
     with TestClient(create_app(made)) as test:
         assert test.post("/events", content=b"x" * 3000).status_code == 413
         chunks, kind = iter([b'{"events": [' + b" " * 1900, b" " * 1900]), {"content-type": "application/json"}
