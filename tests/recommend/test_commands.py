@@ -26,7 +26,7 @@ def test_a_run_is_evaluated_beside_the_simple_baselines(folder: Path, capsys: py
     cli.main(["evaluate", str(folder / "run"), "--device", "cpu", "--threads", "1"])
     shown = capsys.readouterr().out
     rows = ("prism", *BASELINES)
-    assert all(name in shown for name in (*rows, "on cpu, 1 threads", "ndcg@10", " queries; mean over events"))
+    assert all(name in shown for name in (*rows, "on cpu, 1 thread(s)", "ndcg@10", " queries; mean over events"))
 
 
 def test_recommendations_for_a_user_a_history_and_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,4 +254,4 @@ def _where(device: str | None, threads: int | None) -> str:
     if threads is not None:
         torch.set_num_threads(count("threads", threads))
     place = pick_device(device)
-    return f"on {place}" + (f", {torch.get_num_threads()} threads" if place.type == "cpu" else "")
+    return f"on {place}" + (f", {torch.get_num_threads()} thread(s)" if place.type == "cpu" else "")
