@@ -55,7 +55,7 @@ def retrieval(
     """
     for name, value in (("queries", queries), ("k", k), ("batch", batch)):
         at_least(name, value, 1)
-    asked = made_up(items, dim, queries) if run is None else _of_run(run, queries)
+    asked = made_up(items, dim, queries) if run is None else of_run(run, queries)
     with threads(num_threads):
         rows = compare(asked, k, batch)
     items, dim = asked.table.shape
@@ -140,7 +140,8 @@ def _ndcg(found: Tensor, targets: Tensor | None) -> str:
     return f"{float((hit / torch.log2(torch.arange(found.shape[1]) + 2.0)).sum(1).mean()):.5f}"
 
 
-def _of_run(run: Path, most: int) -> Questions:
+def of_run(run: Path, most: int) -> Questions:
+    """A run's item table and the features of its test queries, the model's alone."""
     made = Recommender.load(run, device="cpu")
     asked = made.split.test[:: max(1, -(-len(made.split.test) // most))]
     if not len(asked):

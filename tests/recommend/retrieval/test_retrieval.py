@@ -1,10 +1,15 @@
 """The scan and its re-rank find what the float32 product finds."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from prism.bench.retrieval import compare, made_up
+from prism.bench.retrieval import compare, made_up, of_run
 from prism.errors import InputError
+from prism.recommend.config import FitConfig
+from prism.recommend.data.synthetic import synthetic_log
+from prism.recommend.recommender import Recommender
 from prism.recommend.retrieval.int8 import Int8Index, quantised
 from prism.recommend.retrieval.ivf import IvfIndex
 
@@ -58,3 +63,12 @@ def test_the_benchmark_says_what_each_method_found() -> None:
     assert rows[0][0] == "float32 product"
     assert rows[0][2:] == ["1.00", "1.0000", "1.0000", "1.00000"]
     assert rows[1][3:] == ["1.0000", "1.0000", "1.00000"]
+
+
+def test_a_run_is_asked_its_own_test_queries(tmp_path: Path) -> None:
+    config = FitConfig(mixer="gated-deltanet", dim=8, layers=1, ffn=0, experts=(), projection=False)
+    made = Recommender.fit(synthetic_log(40, 30, 700, seed=2), config, epochs=1, out=tmp_path, progress=False)
+    asked = of_run(tmp_path, 25)
+    assert 0 < len(asked.x) <= 25
+    scores = made.scorer(made.log, made.split.test[:: -(-len(made.split.test) // 25)])
+    torch.testing.assert_close(asked.x @ asked.table.T, torch.as_tensor(scores))
