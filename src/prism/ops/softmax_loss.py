@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from prism.ops.common.backends import has_triton
 from prism.ops.common.device import exact_dtype, on_gpu
 from prism.ops.common.precision import autocasts, own_precision
+from prism.ops.cpu.additions import add_entries, entry_gradients
 
 # Logits at once: about what a core's own cache holds.
 BLOCK_LOGITS = 1 << 19
@@ -153,25 +154,31 @@ class _SoftmaxLoss(torch.autograd.Function):
         return (*scaled, None, None, None, None, None, None)
 
 
+def _compiles(weights: Tensor) -> bool:
+    return weights.device.type == "cpu"
+
+
 class _Added:
-    """Additions with their weights, a block of tokens at a time."""
+    """Additions with their weights, a block of tokens at a time; compiled on a CPU."""
 
     def __init__(self, added: Additions, weights: Tensor):
         self.of, self.weights = added, weights
         self.kinds = weights.shape[1] - added.rows.shape[1]
-        self.starts = added.starts.tolist()
-        counts = added.starts.diff()
-        self.tokens = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-
-    def entries(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token within the block, item, kind, value) of each entry."""
-        here = slice(self.starts[part.start], self.starts[part.stop])
-        values = self.of.values[here].to(self.weights.dtype)
-        return self.tokens[here] - part.start, self.of.items[here].long(), self.of.kinds[here].long(), values
+        self.compiled = _compiles(weights)
+        if self.compiled:
+            self.sparse = tuple(part.numpy() for part in added[:4])
+            self.dense = (added.bank.to(weights.dtype).numpy(), added.rows.numpy())
+        else:
+            self.starts = added.starts.tolist()
+            counts = added.starts.diff()
+            self.tokens = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
     def add(self, logits: Tensor, part: slice) -> None:
         """To the logits of a block of tokens."""
-        token, item, kind, value = self.entries(part)
+        if self.compiled:
+            add_entries(logits.numpy(), part.start, *self.sparse, *self.dense, self.weights.detach().numpy())
+            return
+        token, item, kind, value = self._entries(part)
         weights = self.weights[part]
         logits.view(-1).index_add_(0, token * logits.shape[1] + item, value * weights[token, kind])
         for f in range(self.of.rows.shape[1]):
@@ -179,8 +186,12 @@ class _Added:
 
     def gradient(self, p: Tensor, mass: Tensor, targets: Tensor, part: slice) -> Tensor:
         """[tokens, weights]: Σ_i (p_i / mass − [i = target]) f(i)."""
-        token, item, kind, value = self.entries(part)
         found = torch.zeros_like(self.weights[part])
+        if self.compiled:
+            sums = (p.numpy(), mass[:, 0].numpy())
+            entry_gradients(*sums, part.start, *self.sparse, *self.dense, targets.numpy(), found.numpy())
+            return found
+        token, item, kind, value = self._entries(part)
         excess = p.view(-1)[token * p.shape[1] + item] / mass[token, 0] - (item == targets[part][token]).to(p.dtype)
         found.view(-1).index_add_(0, token * found.shape[1] + kind, excess * value)
         for f in range(self.of.rows.shape[1]):
@@ -188,6 +199,12 @@ class _Added:
             expected = (p[:, None] @ self.of.bank[row][..., None])[:, 0, 0] / mass[:, 0]
             found[:, self.kinds + f] = expected - self.of.bank[row, targets[part]]
         return found
+
+    def _entries(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(token within the block, item, kind, value) of each entry."""
+        here = slice(self.starts[part.start], self.starts[part.stop])
+        values = self.of.values[here].to(self.weights.dtype)
+        return self.tokens[here] - part.start, self.of.items[here].long(), self.of.kinds[here].long(), values
 
 
 def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, added: _Added | None) -> Parts:

@@ -71,7 +71,7 @@ class FitConfig:
     context: int | None = None
     """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
     batching: BatchConfig = field(default_factory=BatchConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    objective: ObjectiveConfig = field(default_factory=lambda: ObjectiveConfig(loss=None))
     train: TrainConfig = field(default_factory=lambda: TrainConfig(epochs=0, lr=0.0))
 
     def __post_init__(self) -> None:
@@ -117,7 +117,8 @@ class FitConfig:
     def with_options(self, values: dict[str, Any]) -> "FitConfig":
         """Options of this config and of its groups, by their names."""
         groups: dict[str, Any] = {}
-        for name, group in (("batching", self.batching), ("train", self.train)):
+        for name in ("batching", "objective", "train"):
+            group = getattr(self, name)
             mine = {f.name for f in fields(group)} & set(values)
             groups[name] = replace(group, **{key: values[key] for key in mine})
             values = {key: value for key, value in values.items() if key not in mine}
@@ -125,7 +126,7 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config, once nothing is left open."""
-        if self.open and self.open != ("experts",):
+        if set(self.open) - {"experts", "loss"}:
             raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
         return self._open_model()
 
@@ -141,7 +142,7 @@ class FitConfig:
         return self.with_options({name: value for name, value in given.items() if value is not None})
 
     def _values(self) -> dict[str, Any]:
-        return {**vars(self), **vars(self.batching), **vars(self.train)}
+        return {**vars(self), **vars(self.batching), **vars(self.objective), **vars(self.train)}
 
     def _open_model(self) -> RecommenderConfig:
         """The model's config; what is open stands at a value that is allowed."""

@@ -69,6 +69,9 @@ class Chosen:
         return f"{self.option} {shown}: {self.reason}"
 
 
+# Above this the loss draws items instead of comparing all.
+MANY_ITEMS = 60_000
+
 Rule = Callable[["Rules"], tuple[Any, str]]
 
 
@@ -91,8 +94,7 @@ class Rules:
         return self._timed, f"{why}; {self.of.ties:.0%} of events share the time of the one before"
 
     def projection(self) -> tuple[bool, str]:
-        rare = self.of.at_once < 0.02
-        return rare, f"{self.of.at_once:.1%} of events repeat the item just taken"
+        return True, "the model starts from what the experts say, and learns what they leave"
 
     def length(self) -> tuple[int, str]:
         value = int(np.clip(10 * np.ceil(self.of.usual / 10), 20, 200 if self._large else 100))
@@ -114,13 +116,18 @@ class Rules:
         return (2 if self._large else 1), f"{self.of.events:,} training events"
 
     def dropout(self) -> tuple[float, str]:
-        return (0.2, "many events") if self._large else (0.25, "few events are soon learned by heart")
+        return (0.2, "many events") if self._large else (0.3, "few events are soon learned by heart")
 
     def lr(self) -> tuple[float, str]:
         return (4e-3 if self._large else 3e-3), f"suits updates of {self._tokens:,} events"
 
+    def loss(self) -> tuple[str, str]:
+        if self.of.items > MANY_ITEMS:
+            return "sampled", f"the exact softmax over {self.of.items:,} items would take most of the time"
+        return "softmax", f"{self.of.items:,} items can be compared with each other at every event"
+
     def epochs(self) -> tuple[int, str]:
-        return (10 if self._large else 8), "at most; fewer if the minutes allow fewer"
+        return (10 if self._large else 5), "at most; fewer if the minutes allow fewer"
 
     @property
     def _timed(self) -> bool:
@@ -142,7 +149,7 @@ class Rules:
 
 OPTIONS = (
     "experts", "time_gaps", "query_time", "projection", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
-    "epochs",
+    "loss", "epochs",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from prism.recommend.model.experts.tables import (
     NEAR_POWER,
     NEXT_DOUBT,
     NEXT_FLOOR,
+    NEXT_ITEMS,
     NEXT_POWER,
     WINDOW,
     co_occurrences,
@@ -121,6 +122,7 @@ def test_features_are_those_of_a_plain_loop() -> None:
             when = of.times[of.offsets[user] : position][::-1]
             pauses = np.flatnonzero(-np.diff(when) > VISIT_GAP)
             latest = len(history) if found is not visit or not len(pauses) else pauses[0] + 1
+            latest = min(latest, NEXT_ITEMS) if found is after else latest
             for age, item in enumerate(history[::-1][: min(RECENT, latest)]):
                 weight = (1 + age) ** -power
                 total += weight

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from prism.config import at_least
 from prism.display.tables import show
@@ -22,6 +23,7 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import GlobalTime, Queries, Split
+from prism.recommend.defaults import facts_of
 from prism.recommend.demo.findings import LABELS, Customer, Question, customers, verdict
 from prism.recommend.demo.report import Report, TrainedModel, write_report
 from prism.recommend.evaluation.baselines import BASELINES, usable
@@ -32,24 +34,13 @@ from prism.recommend.tables import show_evaluations
 from prism.recommend.training.task import BatchConfig
 from prism.train.checkpoints import newest
 from prism.train.config import TrainConfig
+from prism.train.jobs import at_once, run_all
 from prism.train.journal import read_journal
 
 MIXERS = ("prism", "gated-deltanet", "sasrec")
 METRIC = "ndcg@10"
-# To learn most in a minute of two cores: many small updates of a small model. Picked by validation, but with test
-# results of the trials in sight: a demonstration, not a benchmark.
-CONFIG = FitConfig(
-    dim=64,
-    layers=1,
-    dropout=0.1,
-    time_gaps=True,
-    query_time=True,
-    projection=True,
-    experts=(),  # the models alone, as the table in docs/results.md has them
-    cutoffs=(10, 50),
-    batching=BatchConfig(batch=6, length=100, windows="all", valid_queries=1000),
-    train=TrainConfig(epochs=4, lr=3e-3, patience=10),
-)
+# What is not said here is chosen by the rules of `defaults.py`, as for any log.
+CONFIG = FitConfig(cutoffs=(10, 50), batching=BatchConfig(valid_queries=1000), train=TrainConfig(epochs=1, lr=0.0))
 SECONDS = "seconds.json"
 
 
@@ -63,15 +54,39 @@ class Trained:
     """Of training, over all times it was started."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """One model to train in its folder; continued if it was begun."""
+
+    name: str
+    config: FitConfig
+    log: Log
+    folder: Path
+    progress: bool
+
+    def run(self, threads: int | None = None) -> None:
+        """Trains it; its seconds are kept even if it is stopped."""
+        if threads is not None:
+            torch.set_num_threads(threads)
+        before, started = newest(self.folder, "last"), time.monotonic()
+        try:
+            Recommender.fit(self.log, self.config, out=self.folder, progress=self.progress)
+        finally:
+            if newest(self.folder, "last") != before:  # else it had been trained before
+                spent = _read_seconds(self.folder) + time.monotonic() - started
+                write_whole(self.folder / SECONDS, json.dumps(spent).encode())
+
+
 def demo(
     out: Path = Path("prism-demo"), data: str = "online-retail", epochs: int = CONFIG.train.epochs, seed: int = 0
 ) -> None:
     """Trains PRISM, Gated DeltaNet and SASRec on real purchases, compares, recommends, writes an HTML report.
 
-    Under five minutes on two cores. Stopped and started again, it goes on where it was.
+    Each is trained as `prism fit` does, with the simple experts, and alone. About four minutes on two cores. Stopped
+    and started again, it goes on where it was.
 
     Args:
-        out: Folder for the three runs and the report.
+        out: Folder for the six runs and the report.
         data: The shipped purchases, or a log of your own: a CSV, TSV, Parquet or JSON-lines file.
         epochs: Passes over the training events.
         seed: Of weights, batches and dropout.
@@ -81,18 +96,20 @@ def demo(
     log = load(data)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
     words = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
-    path = run_demo(log, config, out, command=f"{program()} {shlex.join(words)}")
+    path = run_demo(log, config, out, command=f"{program()} {shlex.join(words)}", processes=at_once())
     say("")
     say(f"report: {path.resolve()} (open it in a browser)")
     say_next(out, log)
 
 
-def run_demo(log: Log, config: FitConfig, out: Path, *, command: str, progress: bool = True) -> Path:
+def run_demo(
+    log: Log, config: FitConfig, out: Path, *, command: str, progress: bool = True, processes: int = 1
+) -> Path:
     """Everything the command does, with any log and config; gives the report's path."""
     started = time.monotonic()
     divided = GlobalTime().split(log)
     say("\n".join([statistics_table(log), divided.describe()]))
-    trained = {mixer: train_one(log, replace(config, mixer=mixer), out, progress) for mixer in MIXERS}
+    trained = train_all(log, config, out, progress, processes)
     evaluated = time.monotonic()
     returns = GlobalTime(targets="first").split(log).test
     questions = ask(divided, returns, trained)
@@ -119,18 +136,22 @@ def run_demo(log: Log, config: FitConfig, out: Path, *, command: str, progress: 
     return write_report(out / "report.html", report)
 
 
-def train_one(log: Log, config: FitConfig, out: Path, progress: bool) -> Trained:
-    """One model in `out/mixer`, continued if it was begun; its seconds are kept even if it is stopped."""
-    name, folder, clock = config.mixer, out / config.mixer, out / SECONDS
-    spent, before, started = _read_seconds(clock), newest(folder, "last"), time.monotonic()
-    say(f"\n{LABELS[name]}, {config.train.epochs} epochs, in {folder}")
-    try:
-        recommender = Recommender.fit(log, config, out=folder, progress=progress)
-    finally:
-        if newest(folder, "last") != before:  # else it had been trained before
-            spent[name] = spent.get(name, 0.0) + time.monotonic() - started
-            write_whole(clock, json.dumps(spent).encode())
-    return Trained(recommender, folder, spent.get(name, 0.0))
+def train_all(log: Log, config: FitConfig, out: Path, progress: bool, processes: int) -> dict[str, Trained]:
+    """Each mixer with the experts, then each alone; `processes` at a time, which then show no progress."""
+    systems = {mixer: replace(config, mixer=mixer) for mixer in MIXERS}
+    systems |= {f"{mixer}-alone": replace(one, experts=()) for mixer, one in systems.items()}
+    runs = [
+        Training(name=name, config=one, log=log, folder=out / name, progress=progress and processes == 1)
+        for name, one in systems.items()
+    ]
+    if progress:
+        _, chosen = config.resolve(facts_of(GlobalTime().split(log)))
+        say("\n".join(map(str, chosen)))
+        say(f"\ntraining {len(runs)} models in {out}, {processes} at a time")
+    for run, _ in run_all(runs, processes):
+        if progress:
+            say(f"  {LABELS[run.name]}: {_read_seconds(run.folder):.0f} s")
+    return {run.name: Trained(Recommender.load(run.folder), run.folder, _read_seconds(run.folder)) for run in runs}
 
 
 def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> list[Question]:
@@ -150,7 +171,7 @@ def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> lis
         + (" So this asks mostly how a basket goes on." if tied > 0.5 else "")
     )
     first = (
-        f"Only a customer's first event after the cut-off is asked about: {len(returns):,} queries, one a customer, "
+        f"Only a customer's first event after the cut-off is asked about: {len(returns):,} queries, one per customer, "
         "none of them helped by the basket that it opens."
     )
     return [
@@ -211,8 +232,8 @@ def say(text: str) -> None:
     print(plain_lines(text), flush=True)
 
 
-def _read_seconds(path: Path) -> dict[str, float]:
+def _read_seconds(folder: Path) -> float:
     try:
-        return {str(name): float(value) for name, value in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):  # lost times spoil no result
-        return {}
+        return float(json.loads((folder / SECONDS).read_text()))
+    except (OSError, ValueError, TypeError):  # lost times spoil no result
+        return 0.0

@@ -11,6 +11,7 @@ from prism.recommend.config import FitConfig
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process
+from prism.train.jobs import at_once
 
 
 def affordable_epochs(
@@ -34,16 +35,19 @@ def affordable_epochs(
 
 def _epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
     """Measured on a few batches and validation queries; the model is left as it was."""
-    whole = task.batches(0)
-    some = [whole[n] for n in range(min(batches, len(whole)))]
+    whole, making, steps = task.batches(0), [], []
     with torch.random.fork_rng(devices=[]):
         model.train()
-        clock = []
-        for batch in some:
+        for n in range(min(batches, len(whole))):
             began = time.monotonic()
+            batch = whole[n]
+            made = time.monotonic()
             task.loss(model, batch)[0].backward()
-            clock.append(time.monotonic() - began)
+            making.append(made - began)
+            steps.append(time.monotonic() - made)
         model.zero_grad(set_to_none=True)
-    step = sorted(clock)[len(clock) // 2]  # the first compiles
+    make, step = (sorted(clock)[len(clock) // 2] for clock in (making, steps))  # the first compiles
+    # batches are made beside the step, where there is a core for that
+    step = max(make, step) if at_once() > 1 else make + step
     # a fifth more for the optimiser and for what else the machine does
     return 1.2 * step * len(whole) + task.evaluation_seconds(model)

@@ -19,7 +19,7 @@ Loss = Literal["softmax", "sampled", "bce"]
 class ObjectiveConfig:
     """What is minimised."""
 
-    loss: Loss = "softmax"
+    loss: Loss | None = "softmax"
     """Exact softmax over all items; `sampled`: over the target and drawn items, for large catalogues: a step then costs
     the same whatever their number; `bce`: target against drawn ones."""
     negatives: int = 256
@@ -30,7 +30,8 @@ class ObjectiveConfig:
     """Targets of the batch that stand as drawn items for the other sequences in it (sampled)."""
 
     def __post_init__(self) -> None:
-        one_of("loss", self.loss, Loss)
+        if self.loss is not None:
+            one_of("loss", self.loss, Loss)
         at_least("negatives", self.negatives, 1)
         at_least("shared", self.shared, 0)
         if not 0 < self.uniform <= 1 or not round(self.negatives * self.uniform):

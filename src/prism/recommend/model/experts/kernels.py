@@ -3,7 +3,7 @@
 import numpy as np
 
 from prism.ops.cpu.compiling import loop
-from prism.recommend.model.experts.tables import NEAR_DOUBT, NEXT_DOUBT, period_of
+from prism.recommend.model.experts.tables import NEAR_DOUBT, NEXT_DOUBT, NEXT_ITEMS, period_of
 from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, VISIT, WEEK, take
 
 # Kinds of features: entries of single items, then rows of the bank.
@@ -105,7 +105,7 @@ def look(state, now, tables, weights, own, context, rows):  # type: ignore[no-un
 
 @loop
 def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
-    """Entries log(1 + p/ε) of the rows of the `latest` items, from place `at` on; gives the place after them.
+    """Entries 1 + p/ε of the rows of the `latest` items, from place `at` on; gives the place after them.
 
     `sums` [items] is zero before and after.
     """
@@ -125,22 +125,26 @@ def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, item
     for n in range(first, at):
         i = items[n]
         kinds[n] = kind
-        values[n] = np.log1p(sums[i] / (total * floors[i]))
+        values[n] = 1 + sums[i] / (total * floors[i])
         sums[i] = 0
     return at
 
 
 @loop
 def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
-    """All entries of a moment, from place `at` on; gives the place after them."""
+    """All entries of a moment, from place `at` on; gives the place after them.
+
+    A feature is the logarithm of its value here: taking those of many at once is faster.
+    """
     for s in range(state.facts[DISTINCT]):
         items[at] = items[at + 1] = state.items[s]
-        kinds[at], values[at] = OWN, 1.0
-        kinds[at + 1], values[at + 1] = REPEAT, np.log1p(own[s] / REPEAT_FLOOR)
+        kinds[at], values[at] = OWN, np.e
+        kinds[at + 1], values[at + 1] = REPEAT, 1 + own[s] / REPEAT_FLOOR
         at += 2
     ages, floors, every, visit = tables.ages, tables.floors, state.facts[EVENTS], state.facts[VISIT]
+    few = min(every, NEXT_ITEMS)
     at = neighbour_entries(
-        state, every, tables.next, ages[0], NEXT_DOUBT, floors[0], NEXT, sums, items, kinds, values, at
+        state, few, tables.next, ages[0], NEXT_DOUBT, floors[0], NEXT, sums, items, kinds, values, at
     )
     at = neighbour_entries(
         state, every, tables.near, ages[1], NEAR_DOUBT, floors[1], NEAR, sums, items, kinds, values, at
@@ -160,7 +164,7 @@ def most_entries(state, known):  # type: ignore[no-untyped-def]
 def add_moment(out, weights, state, rows, tables, own, sums, items, kinds, values):  # type: ignore[no-untyped-def]
     """out [items] += Σ weight · feature."""
     for n in range(entries(state, tables, own, sums, items, kinds, values, 0)):
-        out[items[n]] += weights[kinds[n]] * values[n]
+        out[items[n]] += weights[kinds[n]] * np.log(values[n])
     for f in range(len(rows)):
         weight = weights[ENTRIES + f]
         row = tables.bank[rows[f]]

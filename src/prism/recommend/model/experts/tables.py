@@ -11,10 +11,10 @@ from prism.recommend.model.experts.user_state import RECENT
 
 # Events between two of a user's that count as near each other.
 WINDOW = 8
-# An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, for `near` long.
-NEXT_POWER, NEAR_POWER = 4.0, 0.7
+# An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, and beyond the third not at all.
+NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
 # Entries of a row that are kept: the largest.
-KEPT = 256
+KEPT = 200
 # A row made of weight w counts w / (w + this): two events are no habit.
 NEXT_DOUBT, NEAR_DOUBT = 1.0, 8.0
 # Periods at whose beginnings recent popularity is known.

@@ -58,8 +58,10 @@ class TrainingFeatures:
         contexts = np.zeros((limits[-1], kernels.CONTEXT), dtype=np.float32)
         rows, counts = np.zeros((limits[-1], 2), dtype=np.int64), np.zeros(limits[-1], dtype=np.int64)
         parts = list(self._windows(users, starts, ends, limits, contexts, rows, counts))
-        items, kinds, values = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+        entries = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        np.log(entries[2], out=entries[2])
         entry_starts = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        items, kinds, values = (torch.from_numpy(part) for part in entries)
         added = Additions(entry_starts, items, kinds, values, self._bank, torch.from_numpy(rows))
         return Seen(torch.from_numpy(contexts), added)
 
