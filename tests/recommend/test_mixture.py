@@ -16,6 +16,8 @@ from prism.recommend.export import export
 from prism.recommend.model.experts import EXPERTS
 from prism.recommend.pool import SessionPool
 from prism.recommend.recommender import Recommender
+from prism.recommend.training.opening import fit_opening
+from prism.train.journal import read_journal
 
 HISTORY = [3, 9, 4, 4, 31, 7, 12, 40, 3, 22]
 TIMES = [100, 100, 260, 5_000, 5_001, 90_000, 90_100, 91_000, 91_000, 10**6]
@@ -90,3 +92,23 @@ def test_what_is_left_open_is_set_by_rules_and_what_is_given_stays() -> None:
     assert {one.option for one in chosen} == set(config.open)
     assert all(one.reason for one in chosen)
     assert FitConfig.from_json(resolved.to_json()) == resolved
+
+
+def test_training_starts_from_what_the_experts_get_and_never_ends_below_it(tmp_path: Path) -> None:
+    config = replace(tiny.CONFIG, experts=EXPERTS, protocol="global-time", projection=True)
+    made = Recommender.fit(tiny.log(), config, out=tmp_path, progress=False)
+    lines = [line for line in read_journal(tmp_path / "log.jsonl") if "valid/ndcg@10" in line]
+    assert [line["epoch"] for line in lines] == [0, 1, 2, 3, 4]
+    untouched = Recommender._untrained(made.split, config)  # the opening is a function of the seed
+    untouched.fit_experts()
+    fit_opening(untouched.model, untouched.task())
+    assert lines[0]["valid/ndcg@10"] == pytest.approx(untouched.evaluate(valid=True)["ndcg@10"])
+    assert made.evaluate(valid=True)["ndcg@10"] == pytest.approx(max(line["valid/ndcg@10"] for line in lines))
+
+
+def test_a_large_catalogue_draws_its_negatives_by_rule() -> None:
+    facts = facts_of(split(tiny.log(), "global-time"))
+    few, _ = FitConfig().resolve(facts)
+    many, chosen = FitConfig().resolve(replace(facts, items=10**6))
+    assert (few.objective.loss, many.objective.loss) == ("softmax", "sampled")
+    assert any(one.option == "loss" and "1,000,000 items" in one.reason for one in chosen)
