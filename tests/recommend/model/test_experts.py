@@ -16,6 +16,7 @@ from prism.recommend.model.experts.tables import (
     NEAR_DOUBT,
     NEAR_FLOOR,
     NEAR_POWER,
+    NEXT_DISCOUNT,
     NEXT_DOUBT,
     NEXT_FLOOR,
     NEXT_ITEMS,
@@ -76,11 +77,11 @@ def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
                     beside[item, history[s]] += 1
     for kept in (4, 256):
         monkeypatch.setattr(tables, "KEPT", kept)
-        for table, pairs in ((transitions(of), after), (co_occurrences(of), beside)):
+        for table, pairs, discount in ((transitions(of), after, NEXT_DISCOUNT), (co_occurrences(of), beside, 0.0)):
             wanted = np.zeros((of.n_items, of.n_items))
             for (row, column), count in pairs.items():
                 wanted[row, column] = count
-            wanted /= np.maximum(wanted.sum(1, keepdims=True), 1e-12)
+            wanted = np.maximum(wanted - discount, 0) / np.maximum(wanted.sum(1, keepdims=True), 1e-12)
             np.testing.assert_allclose(table.tops, wanted.max(1), rtol=1e-5)
             for row in range(of.n_items):  # of a long row the largest entries
                 part = slice(table.starts[row], table.starts[row + 1])

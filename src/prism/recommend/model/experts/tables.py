@@ -15,6 +15,8 @@ WINDOW = 8
 NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
 # Entries of a row that are kept: the largest.
 KEPT = 200
+# Taken from each count of `next`: what came once may have come by chance.
+NEXT_DISCOUNT = 0.6
 # A row made of weight w counts w / (w + this): two events are no habit.
 NEXT_DOUBT, NEAR_DOUBT = 1.0, 8.0
 # Periods at whose beginnings recent popularity is known.
@@ -29,9 +31,9 @@ NEXT_FLOOR, NEAR_FLOOR = 1.0, 0.25
 
 
 class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution: entries starts[j] … starts[j + 1] − 1, in order of column.
+    """A sparse table whose row j is a distribution, less a discount, in order of column.
 
-    Of a row with more than KEPT entries the largest are here.
+    Its entries are starts[j] … starts[j + 1] − 1; of a row with more than KEPT the largest are here.
     """
 
     starts: Ints
@@ -91,25 +93,25 @@ def _powers(power: float) -> NDArray[np.float64]:
 
 def transitions(train: Log) -> Rows:
     """From each event's item to the next event's."""
-    return _rows(train, 0, 1)
+    return _rows(train, 0, 1, NEXT_DISCOUNT)
 
 
 def co_occurrences(train: Log, window: int = WINDOW) -> Rows:
     """Both ways, at most `window` events apart."""
-    return _rows(train, window, window)
+    return _rows(train, window, window, 0.0)
 
 
-def _rows(train: Log, before: int, after: int) -> Rows:
+def _rows(train: Log, before: int, after: int, discount: float) -> Rows:
     """Row j: the items at most `before` events before and `after` events after an event of item j."""
     by_item = np.argsort(train.items, kind="stable")
     limits = np.concatenate([[0], np.cumsum(train.item_counts())])
     users = train.users
     first, last = train.offsets[users], train.offsets[users + 1]
-    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT))
+    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT, discount))
 
 
 @loop
-def _count(items, by_item, limits, first, last, before, after, kept):  # type: ignore[no-untyped-def]
+def _count(items, by_item, limits, first, last, before, after, kept, discount):  # type: ignore[no-untyped-def]
     n = len(limits) - 1
     starts, totals, tops = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
     columns = np.empty(1 << 16, dtype=np.int32)
@@ -142,7 +144,7 @@ def _count(items, by_item, limits, first, last, before, after, kept):  # type: i
             shares = np.concatenate((shares, np.empty(room - len(shares), dtype=np.float32)))
         for b in range(size):
             columns[at + b] = row[b]
-            shares[at + b] = counts[b] / total
+            shares[at + b] = (counts[b] - discount) / total
             tops[j] = max(tops[j], shares[at + b])
         totals[j] = total
     return starts, columns[: starts[n]].copy(), shares[: starts[n]].copy(), totals, tops
