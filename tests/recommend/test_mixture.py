@@ -16,7 +16,9 @@ from prism.recommend.export import export
 from prism.recommend.model.experts import EXPERTS
 from prism.recommend.pool import SessionPool
 from prism.recommend.recommender import Recommender
+from prism.recommend.refit import refit
 from prism.recommend.training.opening import fit_opening
+from prism.train import checkpoints
 from prism.train.journal import read_journal
 
 HISTORY = [3, 9, 4, 4, 31, 7, 12, 40, 3, 22]
@@ -112,3 +114,18 @@ def test_a_large_catalogue_draws_its_negatives_by_rule() -> None:
     many, chosen = FitConfig().resolve(replace(facts, items=10**6))
     assert (few.objective.loss, many.objective.loss) == ("softmax", "sampled")
     assert any(one.option == "loss" and "1,000,000 items" in one.reason for one in chosen)
+
+
+def test_where_the_experts_alone_were_best_refitting_fits_these_and_trains_nothing(tmp_path: Path) -> None:
+    config = replace(tiny.CONFIG, experts=EXPERTS, protocol="global-time", projection=True)
+    made, _ = Recommender.opening(split(tiny.log(), "global-time"), config)
+    made.save(tmp_path / "run")
+    checkpoints.save(tmp_path / "run", "best", 0, {"model": made.model.state_dict()}, {"best_epoch": -1})
+    whole = refit(tmp_path / "run", tmp_path / "all", progress=False)
+    assert whole.split.train.n_events == tiny.log().n_events
+    assert whole.model.projection is not None
+    assert not whole.model.projection.weight.any()  # the model is silent, as at the start
+    assert whole.model.gates is not None
+    assert whole.model.gates.out.weight.any()
+    again = Recommender.load(tmp_path / "all")
+    assert [one.item for one in again.recommend(3)] == [one.item for one in whole.recommend(3)]

@@ -24,7 +24,9 @@ def refit(run: Positional[Path], out: Path | None = None, device: str | None = N
     from prism.recommend.refit import refit as again
 
     target = out or run.with_name(f"{run.name}-all")
-    print(f"{run}: validation was best after {best_epochs(run)} epochs", flush=True)
+    epochs = best_epochs(run)
+    when = f"after {epochs} epochs" if epochs else "before the first epoch, with the experts alone"
+    print(f"{run}: validation was best {when}", flush=True)
     made = again(run, target, device=device)
     print(f"{target}: trained on all {made.log.n_events:,} events; next: prism export {target} MODEL")
 

@@ -107,16 +107,22 @@ class Recommender:
         if progress and is_first_process():
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
-        place, made = pick_device(device), cls._starting(split, config)
-        made.fit_experts()
-        task = made.task()
-        fit_opening(made.model, task)
+        place, (made, task) = pick_device(device), cls.opening(split, config)
         if by_clock:
             left = 60 * config.minutes - (time.monotonic() - began)
             made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
         with storage.opened_run(out, split, made.config, store):
             train(made.model, task, made.config.train, out=out, progress=progress, device=place)
         return made
+
+    @classmethod
+    def opening(cls, split: Split, config: FitConfig) -> tuple["Recommender", RecommendationTask]:
+        """Before the first step: what the experts know is fitted, the model is silent; and what is to be trained."""
+        made = cls._starting(split, config)
+        made.fit_experts()
+        task = made.task()
+        fit_opening(made.model, task)
+        return made, task
 
     def task(self) -> RecommendationTask:
         """What training minimises and watches."""

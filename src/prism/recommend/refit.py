@@ -10,7 +10,7 @@ from prism.train import checkpoints
 
 
 def best_epochs(run: Path) -> int:
-    """How many epochs a run had trained for when validation was best."""
+    """How many epochs a run had trained for when validation was best; 0: the experts alone were."""
     best = checkpoints.newest(run, "best")
     facts = {} if best is None else checkpoints.load_facts(best)
     if "best_epoch" not in facts:
@@ -31,7 +31,11 @@ def refit(run: Path, out: Path, *, progress: bool = True, device: str | None = N
         before.config,
         protocol="all",
         exclude_seen=before.excludes_seen,
-        train=replace(before.config.train, epochs=epochs),
+        train=replace(before.config.train, epochs=max(epochs, 1)),
     )
     split = All(remove_seen=before.excludes_seen).split(before.log)
+    if not epochs:
+        made, _ = Recommender.opening(split, config)
+        made.save(out)
+        return made
     return Recommender.fit_split(split, config, out, progress, device=device)
