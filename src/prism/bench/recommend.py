@@ -1,6 +1,9 @@
 """`prism bench recommend`: what a recommender costs at a given size: training, evaluation, a live user."""
 
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +21,16 @@ from prism.machine import peak_memory
 from prism.recommend.config import FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
-from prism.recommend.data.splits import split
+from prism.recommend.data.splits import Split, split
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts import EXPERTS
 from prism.recommend.recommender import Recommender
 from prism.recommend.training.task import BatchConfig, RecommendationTask
 from prism.train.config import TrainConfig
 from prism.train.loop import Loop
+from prism.train.prefetch import beside_the_step
 
 Lines = list[list[str]]
 
@@ -40,6 +45,8 @@ def recommend(
     queries: int = 6040,
     lengths: tuple[int, ...] = (10, 100, 1000, 10_000),
     num_threads: int = 1,
+    experts: bool = False,
+    disturbed: bool = False,
 ) -> None:
     """Time and memory of reading, training steps, full-ranking evaluation and live sessions, on a made-up log.
 
@@ -53,6 +60,8 @@ def recommend(
         queries: Test queries that are evaluated.
         lengths: Events of history before a live user's first update.
         num_threads: Torch threads.
+        experts: With the simple experts beside the model, as `prism fit` has them.
+        disturbed: Also train with one thread and with all beside another program that wants a core.
     """
     at_least("steps", steps, 1)
     at_least("queries", queries, 1)
@@ -63,8 +72,8 @@ def recommend(
         dropout=0.2,
         time_gaps=False,
         query_time=False,
-        projection=False,
-        experts=(),
+        projection=experts,
+        experts=EXPERTS if experts else (),
         protocol="leave-one-out",
         batching=BatchConfig(batch=32, length=200, windows="last"),
         train=TrainConfig(),
@@ -74,10 +83,14 @@ def recommend(
         log = _read(rows, synthetic_log(users, items, events))
         with _timed(rows, "divide it"):
             divided = split(log, config.protocol)
-        made = Recommender._untrained(divided, config)
-        _training(rows, made, steps)
+        made, task = Recommender.opening(divided, config)
+        _training(rows, made, task, steps)
         _evaluation(rows, made, queries)
         _sessions(rows, made, lengths)
+    _threads(rows, divided, config, steps, "")
+    if disturbed:
+        with _busy():
+            _threads(rows, divided, config, steps, ", beside a busy process")
     rows.append(["peak memory of the process", f"{peak_memory() / 2**30:.2f} GB"])
     show(f"{mixer}, D={dim}, {users:,} users, {items:,} items, {events:,} events", ["", "measured"], rows)
 
@@ -92,11 +105,18 @@ def _read(rows: Lines, log: Log) -> Log:
             return read_log(file)
 
 
-def _training(rows: Lines, made: Recommender, steps: int) -> None:
-    config = made.config
-    task = RecommendationTask(split=made.split, batching=config.batching, objective=config.objective)
-    loop = Loop(made.model, task, config.train, Accelerator(cpu=not torch.cuda.is_available()))
-    batches = task.batches(0)
+def _training(rows: Lines, made: Recommender, task: RecommendationTask, steps: int) -> None:
+    clock, rate, batches = _steps(made, task, steps)
+    if clock:
+        median = statistics.median(clock)
+        rows.append(["training step, median", f"{median * 1e3:.0f} ms, {rate:,.0f} tokens/s"])
+        rows.append([f"an epoch of {batches:,} steps", f"{median * batches:.0f} s"])
+
+
+def _steps(made: Recommender, task: RecommendationTask, steps: int) -> tuple[list[float], float, int]:
+    """(seconds of each step, tokens per second, steps of an epoch), after two steps that are not timed."""
+    loop = Loop(made.model, task, made.config.train, Accelerator(cpu=not torch.cuda.is_available()))
+    batches = beside_the_step(task.batches(0))
     made.model.train()
     clock, before = [], 0
     for n in range(min(steps + 2, len(batches))):
@@ -106,11 +126,30 @@ def _training(rows: Lines, made: Recommender, steps: int) -> None:
             clock.append(time.perf_counter() - start)
         else:
             before = loop.at.tokens
-    if clock:
-        rate = (loop.at.tokens - before) / sum(clock)
-        median = statistics.median(clock)
-        rows.append(["training step, median", f"{median * 1e3:.0f} ms, {rate:,.0f} tokens/s"])
-        rows.append([f"an epoch of {len(batches):,} steps", f"{median * len(batches):.0f} s"])
+    return clock, (loop.at.tokens - before) / sum(clock) if clock else 0.0, len(batches)
+
+
+def _threads(rows: Lines, divided: Split, config: FitConfig, steps: int, where: str) -> None:
+    """Training on one thread and on all, in turn, twice; the better of each, and their ratio."""
+    rates = {1: 0.0, os.cpu_count() or 1: 0.0}
+    for count in [*rates, *rates]:
+        with threads(count):
+            made, task = Recommender.opening(divided, config)
+            rates[count] = max(rates[count], _steps(made, task, steps)[1])
+    for count, rate in rates.items():
+        rows.append([f"training on {count} thread{'s' * (count > 1)}{where}", f"{rate:,.0f} tokens/s"])
+    rows.append([f"all threads / one{where}", f"{rates[max(rates)] / rates[1]:.2f}" if rates[1] else "not measured"])
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Another program that takes what it gets of one core, for ten minutes at most."""
+    work = "import time\nend = time.monotonic() + 600\nwhile time.monotonic() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", work]) as other:
+        try:
+            yield
+        finally:
+            other.kill()
 
 
 def _evaluation(rows: Lines, made: Recommender, queries: int) -> None:
