@@ -26,8 +26,7 @@ class Doubles(TorchDispatchMode):
 
 
 def step(mixer: str) -> int:
-    with torch.device("meta"):
-        model = BackboneConfig(dim=32, layers=1, mixer=MIXERS[mixer].Config(heads=2)).build()
+    model = BackboneConfig(dim=32, layers=1, mixer=MIXERS[mixer].Config(heads=2)).build().to("meta")
     x, table = torch.empty(2, 70, 32, device="meta"), torch.empty(50, 32, device="meta", requires_grad=True)
     with Doubles() as doubles:
         y, _ = model(x)
