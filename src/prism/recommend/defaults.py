@@ -1,6 +1,5 @@
 """What `prism fit` chooses by itself: facts about a log, and one rule for each option that was left open."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,8 +23,6 @@ class Facts:
     """Events of a history at the 90th percentile."""
     repeats: float
     """Share of events whose item the user had taken before."""
-    at_once: float
-    """Share of events that repeat the item just taken."""
     ties: float
     """Share of events at the very time of the user's event before."""
     days: float
@@ -49,7 +46,6 @@ def facts_of(split: Split) -> Facts:
         longest=int(train.lengths.max(initial=0)),
         usual=float(np.percentile(train.lengths, 90)),
         repeats=1 - distinct / max(train.n_events, 1),
-        at_once=float((train.items[after] == train.items[after - 1]).mean()) if len(after) else 0.0,
         ties=float((train.times[after] == train.times[after - 1]).mean()) if len(after) else 0.0,
         days=float(np.ptp(train.times)) / 86_400 if train.n_events else 0.0,
         removes_seen=split.test.remove_seen,
@@ -71,8 +67,6 @@ class Chosen:
 
 # Above this the loss draws items instead of comparing all.
 MANY_ITEMS = 60_000
-
-Rule = Callable[["Rules"], tuple[Any, str]]
 
 
 @dataclass(frozen=True)
