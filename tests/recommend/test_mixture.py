@@ -8,15 +8,15 @@ import pytest
 import torch
 from support import tiny
 
-from prism.recommend.ask import after_last
+from prism.recommend.answer.ask import after_last
 from prism.recommend.config import FitConfig
 from prism.recommend.data.splits import split
 from prism.recommend.defaults import facts_of
-from prism.recommend.export import export
+from prism.recommend.live.pool import SessionPool
 from prism.recommend.model.experts import EXPERTS
-from prism.recommend.pool import SessionPool
 from prism.recommend.recommender import Recommender
-from prism.recommend.refit import refit
+from prism.recommend.runs.export import export
+from prism.recommend.runs.refit import refit
 from prism.recommend.training.opening import fit_opening
 from prism.train import checkpoints
 from prism.train.journal import read_journal

@@ -16,8 +16,8 @@ import httpx
 from support import tiny
 
 from prism.recommend.data.splits import split
-from prism.recommend.export import export
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import export
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.service import Limits, Service
 from prism.recommend.serve.stores.base import Store, open_store

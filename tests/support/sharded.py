@@ -9,7 +9,7 @@ import torch
 
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.streaming import fit_streamed
+from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 from prism.train.loop import Loop

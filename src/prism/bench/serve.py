@@ -18,9 +18,9 @@ from prism.errors import InputError
 from prism.recommend.config import FitConfig
 from prism.recommend.data.splits import split
 from prism.recommend.data.synthetic import synthetic_log
-from prism.recommend.export import export
-from prism.recommend.pool import SessionPool
+from prism.recommend.live.pool import SessionPool
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import export
 
 GROUP = 256
 

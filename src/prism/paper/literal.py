@@ -24,7 +24,7 @@ from prism.paper.capacity import TRAINING, Place, Point
 from prism.paper.language.command import study
 from prism.paper.language.settings import StudySettings, Texts
 from prism.paper.ml1m import recipe
-from prism.recommend.compare import compare_on, variant
+from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.data.known import load
 from prism.recommend.data.splits import split
 from prism.train.jobs import run_jobs

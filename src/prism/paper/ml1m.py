@@ -10,11 +10,11 @@
 from pathlib import Path
 
 from prism.config import at_least
-from prism.recommend.compare import compare_on, variant
+from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load
 from prism.recommend.data.splits import split
-from prism.recommend.rows import Row, refuse_failures, show_rows
+from prism.recommend.evaluation.rows import Row, refuse_failures, show_rows
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from prism.errors import InputError
 from prism.machine import pick_device
-from prism.recommend import storage
-from prism.recommend.ask import after_last, one_history, user_codes
-from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
+from prism.recommend.answer.ask import after_last, one_history, user_codes
+from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
+from prism.recommend.answer.many import best_of_users
 from prism.recommend.config import FitConfig
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.items import item_values
@@ -29,17 +29,17 @@ from prism.recommend.defaults import facts_of
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.export import is_model, load_model
-from prism.recommend.many import best_of_users
+from prism.recommend.live.session import Session
+from prism.recommend.live.user_bytes import model_key, unpack_user
 from prism.recommend.model.experts import Experts
 from prism.recommend.model.experts import fit_experts as experts_of
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.start import start_from_cooccurrences
-from prism.recommend.session import Session
+from prism.recommend.runs import storage
+from prism.recommend.runs.export import is_model, load_model
 from prism.recommend.training.budget import affordable_epochs
 from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.task import RecommendationTask
-from prism.recommend.user_bytes import model_key, unpack_user
 from prism.train import checkpoints
 from prism.train.folder import is_first_process
 from prism.train.loop import load_best, train
@@ -365,7 +365,7 @@ class Recommender:
             made.model.to(place)
             return made
         if storage.is_streamed(folder):
-            from prism.recommend.streaming import load_streamed
+            from prism.recommend.runs.streaming import load_streamed
 
             return load_streamed(folder, place)
         config = storage.read_config(folder)

@@ -19,9 +19,9 @@ httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx
 from support.servers import wait_for
 from support.service import HOST, free_port, items, models, service, start, start_forked
 
+from prism.recommend.live.user_bytes import unpack_user
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.stores.base import User
-from prism.recommend.user_bytes import unpack_user
 
 KILLS = int(os.environ.get("PRISM_KILLS", "100"))
 CLIENTS, USERS = 4, 12

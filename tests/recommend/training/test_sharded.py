@@ -13,7 +13,7 @@ from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
-from prism.recommend.streaming import fit_streamed, stream_task
+from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, sample

@@ -14,7 +14,7 @@ from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
-from prism.recommend.streaming import fit_streamed, stream_task
+from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.negatives import counted, proposal
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.recommend.training.task import Batch, BatchConfig

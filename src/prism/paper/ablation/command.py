@@ -19,12 +19,12 @@ from prism.layers.spelling import read_mixers, with_options
 from prism.machine import machine
 from prism.models.matching import matched_ffn
 from prism.paper.ablation.report import Answers, Part, show_parts
-from prism.recommend.compare import compare_on, run_folder, variant
+from prism.recommend.commands.compare import compare_on, run_folder, variant
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import split
-from prism.recommend.rows import refuse_failures
+from prism.recommend.evaluation.rows import refuse_failures
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 

@@ -13,7 +13,7 @@ from prism.errors import InputError
 from prism.printed import COMPONENT_ABLATION
 from prism.recommend.evaluation.intervals import estimates
 from prism.recommend.evaluation.metrics import Floats, Ints, Ranks, metric_values
-from prism.recommend.rows import Row, failures
+from prism.recommend.evaluation.rows import Row, failures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.display.tables import Table, as_text, show_all, table
 from prism.files import write_whole
 from prism.printed import LANGUAGE_ABLATION, PARAMETERS, PERPLEXITY, SCORES
-from prism.recommend.rows import Row
+from prism.recommend.evaluation.rows import Row
 
 
 @dataclass(frozen=True, kw_only=True)

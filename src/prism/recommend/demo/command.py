@@ -19,6 +19,7 @@ from prism.display.text import plain_lines
 from prism.errors import needs
 from prism.files import write_whole
 from prism.machine import machine
+from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
@@ -28,9 +29,8 @@ from prism.recommend.demo.findings import LABELS, Customer, Question, customers,
 from prism.recommend.demo.report import Report, TrainedModel, write_report
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
-from prism.recommend.program import program
+from prism.recommend.evaluation.tables import show_evaluations
 from prism.recommend.recommender import Recommender
-from prism.recommend.tables import show_evaluations
 from prism.recommend.training.task import BatchConfig
 from prism.train.checkpoints import newest
 from prism.train.config import TrainConfig

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import Path as InPath
 from fastapi.responses import Response
 
-from prism.recommend.because import because
-from prism.recommend.export import is_model
+from prism.recommend.answer.because import because
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import is_model
 from prism.recommend.serve import schema
 from prism.recommend.serve.door import JSON
 from prism.recommend.serve.hot import Hot

@@ -14,7 +14,7 @@ import torch
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.recommend.choose import permitted
+from prism.recommend.answer.choose import permitted
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Found, Outcome, Question, deliver
 from prism.recommend.serve.states import States

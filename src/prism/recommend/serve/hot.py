@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 
-from prism.recommend.choose import permitted
+from prism.recommend.answer.choose import permitted
 from prism.recommend.partition import partition
 from prism.recommend.serve import schema
 from prism.recommend.serve.labels import text

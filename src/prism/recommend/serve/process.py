@@ -8,8 +8,8 @@ import torch
 import uvicorn
 
 from prism.errors import InputError
-from prism.recommend.export import is_model
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import is_model
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.command import Options
 from prism.recommend.serve.engine import Engine

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prism.errors import InputError
-from prism.recommend.pool import SessionPool
+from prism.recommend.live.pool import SessionPool
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.labels import Labels
 from prism.recommend.serve.stores.base import NOBODY, Event, Kept, Snapshot, Store, Stored, User, Version

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prism.recommend import storage
 from prism.recommend.config import FitConfig
 from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.runs import storage
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process
 from prism.train.jobs import at_once

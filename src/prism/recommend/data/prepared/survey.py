@@ -18,7 +18,7 @@ from prism.files import write_whole
 from prism.recommend.data.clock import read_times
 from prism.recommend.data.log import Ints
 from prism.recommend.data.prepared.chunks import Source
-from prism.recommend.storage import write_frame
+from prism.recommend.runs.storage import write_frame
 
 # Buckets of time at most.
 BUCKETS = 1_000_000

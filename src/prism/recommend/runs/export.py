@@ -16,12 +16,12 @@ from torch import Tensor
 
 from prism.errors import InputError
 from prism.files import checksum, flush
-from prism.recommend import storage
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.experts import experts_from
+from prism.recommend.runs import storage
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

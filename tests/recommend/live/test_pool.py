@@ -12,7 +12,7 @@ from support import tiny
 
 from prism.errors import InputError
 from prism.recommend.data.splits import split
-from prism.recommend.pool import SessionPool
+from prism.recommend.live.pool import SessionPool
 from prism.recommend.recommender import Recommender
 
 

@@ -10,13 +10,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from prism.errors import InputError
-from prism.recommend.batch import BatchJob, Done, read_partition, write_on_ray, write_partition
+from prism.recommend.answer.batch import BatchJob, Done, read_partition, write_on_ray, write_partition
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
-from prism.recommend.streaming import fit_streamed
+from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 

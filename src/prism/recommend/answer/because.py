@@ -8,7 +8,7 @@ import numpy as np
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.recommend.ask import after_last
+from prism.recommend.answer.ask import after_last
 from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.recommender import Recommender
 

@@ -16,16 +16,16 @@ from support import tiny
 from prism.cli import main
 from prism.errors import InputError
 from prism.files import only_one
-from prism.recommend.because import because
+from prism.recommend.answer.because import because
 from prism.recommend.data.items import with_items
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
 from prism.recommend.data.merge import items_alone, merge
 from prism.recommend.data.splits import split
-from prism.recommend.export import export
 from prism.recommend.recommender import Recommender
-from prism.recommend.refit import best_epochs, refit
-from prism.recommend.update import update
+from prism.recommend.runs.export import export
+from prism.recommend.runs.refit import best_epochs, refit
+from prism.recommend.runs.update import update
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +258,7 @@ def test_nothing_else_works_in_a_folder_while_an_update_trains_there(
             seen.append("in")
         seen.append("refused")
 
-    monkeypatch.setattr("prism.recommend.update.train", train)
+    monkeypatch.setattr("prism.recommend.runs.update.train", train)
     update(before, merge(before.log, later), tmp_path / "next", progress=False)
     assert seen == ["refused"]
 

@@ -6,11 +6,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from prism.errors import InputError
-from prism.recommend.ask import after_last
-from prism.recommend.choose import best
+from prism.recommend.answer.ask import after_last
+from prism.recommend.answer.choose import best
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.evaluation.ranking import Scorer
-from prism.recommend.storage import ranking_frame
+from prism.recommend.runs.storage import ranking_frame
 
 # Users, and scores, that exist at once.
 BLOCK_USERS, BLOCK_SCORES = 1024, 16_000_000

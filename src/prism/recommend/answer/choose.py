@@ -11,9 +11,9 @@ from torch import Tensor
 
 from prism.config import count
 from prism.errors import InputError
+from prism.recommend.answer.top import top
 from prism.recommend.data.items import items_with
 from prism.recommend.data.log import Log
-from prism.recommend.top import top
 
 NOTHING = np.zeros(0, dtype=np.int64)
 # Items by their ids; or by columns of their table, each with the value or values that an item may have.

@@ -9,7 +9,7 @@ from prism import cli
 from prism.layers import mixer_config
 from prism.models.backbone import BackboneConfig
 from prism.ops.sharded.rows import SENT, Rows, lookup
-from prism.recommend.plan import Load, count, exchanged_bytes
+from prism.recommend.commands.plan import Load, count, exchanged_bytes
 
 LOAD = Load(
     users=1e6, items=1e5, events=1e9, gpus=4, tokens=1000, negatives=100, epochs=2, flops=1e12, network=1e9, memory=1e10

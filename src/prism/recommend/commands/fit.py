@@ -12,15 +12,15 @@ from prism.display.tables import show
 from prism.display.text import plain_lines
 from prism.errors import InputError
 from prism.machine import pick_device
-from prism.recommend.choose import Filter, Recommendation
+from prism.recommend.answer.choose import Filter, Recommendation
+from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.prepared.manifest import Prepared, is_prepared
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import usable
-from prism.recommend.program import program
+from prism.recommend.evaluation.tables import show_evaluations
 from prism.recommend.recommender import Recommender
-from prism.recommend.tables import show_evaluations
 from prism.train.folder import is_first_process
 
 DEFAULT = FitConfig()
@@ -94,7 +94,7 @@ def fit(
 def _fit_prepared(
     data: Path, out: Path, config: FitConfig, where: str, device: str | None, workers: int, shard_items: bool
 ) -> None:
-    from prism.recommend.streaming import fit_streamed
+    from prism.recommend.runs.streaming import fit_streamed
 
     prepared, main = Prepared.open(data), is_first_process()
     about = prepared.manifest
@@ -213,7 +213,7 @@ def _write_parts(
     options: dict[str, Any],
 ) -> None:
     """One partition here, or all of them on Ray."""
-    from prism.recommend.batch import BatchJob, read_partition, write_on_ray, write_partition
+    from prism.recommend.answer.batch import BatchJob, read_partition, write_on_ray, write_partition
 
     if partition is not None and ray is not None:
         raise InputError("give one of --partition i/P and --ray ADDRESS")

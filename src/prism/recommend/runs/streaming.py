@@ -11,12 +11,12 @@ import torch.distributed as dist
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.machine import pick_device
-from prism.recommend import storage
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Split
 from prism.recommend.defaults import facts_of
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs import storage
 from prism.recommend.training.budget import affordable_epochs
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample

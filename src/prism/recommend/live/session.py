@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from prism.errors import InputError, Note
-from prism.recommend.ask import after_last, log_of
-from prism.recommend.choose import Filter, Recommendation, as_list, best, permitted
+from prism.recommend.answer.ask import after_last, log_of
+from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.log import Codes, Log
 from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.live.user_bytes import UserValue, pack_user
 from prism.recommend.model.experts.user_state import state_after, updated
 from prism.recommend.model.recommender import Events, ModelState, live_scores
 from prism.recommend.training.histories import pack
-from prism.recommend.user_bytes import UserValue, pack_user
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

@@ -6,7 +6,7 @@ from tyro.conf import Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands import by_column, show_items
+from prism.recommend.commands.fit import by_column, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.recommender import Recommender
@@ -20,8 +20,8 @@ def refit(run: Positional[Path], out: Path | None = None, device: str | None = N
         out: Folder for the new run; default: RUN-all.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
     """
-    from prism.recommend.refit import best_epochs
-    from prism.recommend.refit import refit as again
+    from prism.recommend.runs.refit import best_epochs
+    from prism.recommend.runs.refit import refit as again
 
     target = out or run.with_name(f"{run.name}-all")
     epochs = best_epochs(run)
@@ -38,7 +38,7 @@ def export(run: Positional[Path], model: Positional[Path]) -> None:
         run: A folder that `prism fit`, `refit` or `update` made.
         model: The folder to write; it must be new.
     """
-    from prism.recommend.export import export as write
+    from prism.recommend.runs.export import export as write
 
     recommender = Recommender.load(run, device="cpu")
     if recommender.id is not None:
@@ -74,7 +74,7 @@ def update(
         time: Column of times.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
     """
-    from prism.recommend.update import update as learn
+    from prism.recommend.runs.update import update as learn
 
     if events is None and items is None:
         raise InputError("nothing to learn from: give --events NEW, --items TABLE, or both")
@@ -143,7 +143,7 @@ def because(
         k: How many to show.
         device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
     """
-    from prism.recommend.because import because as reasons
+    from prism.recommend.answer.because import because as reasons
 
     recommender = Recommender.load(run, device=device)
     if events is not None:

@@ -9,11 +9,11 @@ from support import tiny
 from prism import cli
 from prism.errors import InputError
 from prism.layers.prism import PrismConfig
-from prism.recommend.compare import compare_on, variant
+from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.evaluation.rows import Row, mean_ranks, refuse_failures, show_rows
 from prism.recommend.recommender import Recommender
-from prism.recommend.rows import Row, mean_ranks, refuse_failures, show_rows
 
 FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
 NAMES = ("prism:steps=0", "linear-attention")

@@ -18,9 +18,9 @@ from prism.recommend.data.splits import Split, split
 from prism.recommend.defaults import facts_of
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
+from prism.recommend.evaluation.rows import Failure, Metrics, Row, refuse_failures, show_rows
 from prism.recommend.recommender import Recommender
-from prism.recommend.rows import Failure, Metrics, Row, refuse_failures, show_rows
-from prism.recommend.storage import open_run, write_frame
+from prism.recommend.runs.storage import open_run, write_frame
 from prism.train.jobs import at_once, run_all
 
 DEFAULT = FitConfig()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism.errors import InputError
-from prism.recommend.choose import best
+from prism.recommend.answer.choose import best
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,7 +22,7 @@ from prism.recommend.data.splits import All, Mask, Queries
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.recommender import Recommender
-from prism.recommend.storage import opened_run
+from prism.recommend.runs.storage import opened_run
 from prism.train import checkpoints
 from prism.train.loop import train
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.recommend.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
+from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
-from prism.recommend.memories import NONE, Memory, RecurrentMemory, WindowMemory
+from prism.recommend.live.memories import NONE, Memory, RecurrentMemory, WindowMemory
+from prism.recommend.live.user_bytes import UserValue, pack_user, unpack_user
 from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
 from prism.recommend.model.recommender import live_scores
-from prism.recommend.user_bytes import UserValue, pack_user, unpack_user
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

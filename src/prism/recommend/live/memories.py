@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prism.recommend.ask import after_last
+from prism.recommend.answer.ask import after_last
 from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.live import LiveModel
+from prism.recommend.live.network import LiveModel
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender

@@ -12,7 +12,7 @@ from support import tiny
 from prism.errors import InputError, Note
 from prism.recommend.data.splits import GlobalTime, split
 from prism.recommend.recommender import Recommender
-from prism.recommend.storage import read_split, same_split, write_split
+from prism.recommend.runs.storage import read_split, same_split, write_split
 
 FAST = replace(tiny.CONFIG, train=replace(tiny.CONFIG.train, epochs=1))
 CUSTOM = GlobalTime(valid=0.2, test=0.2, min_item_events=12, targets="first", remove_seen=True)

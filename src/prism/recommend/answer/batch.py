@@ -19,15 +19,15 @@ import polars.selectors as cs
 from prism.config import at_least
 from prism.errors import InputError, needs
 from prism.files import write_whole
-from prism.recommend import storage
-from prism.recommend.choose import permitted
+from prism.recommend.answer.choose import permitted
+from prism.recommend.answer.many import best_of_users
 from prism.recommend.data.log import Ints, Log, id_column, numbers_among
 from prism.recommend.data.prepared.manifest import Prepared, joined
 from prism.recommend.data.splits import no_queries
-from prism.recommend.many import best_of_users
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
-from prism.recommend.streaming import prepared_of
+from prism.recommend.runs import storage
+from prism.recommend.runs.streaming import prepared_of
 
 
 @dataclass(frozen=True, kw_only=True)
