@@ -1,12 +1,11 @@
-"""`Recommender`: a log in, recommendations out. Fit, evaluate, recommend, session, save, load."""
+"""`Recommender`: a log in, recommendations out. What can be asked of a trained model, its folder, its live users."""
 
-import time
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -17,217 +16,55 @@ from prism.machine import pick_device
 from prism.recommend.answer.ask import after_last, one_history, user_codes
 from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.answer.many import best_of_users
-from prism.recommend.config import FitConfig
 from prism.recommend.data.clock import Moment, seconds
-from prism.recommend.data.items import item_values
 from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.merge import merge
-from prism.recommend.data.splits import Split, no_queries
-from prism.recommend.data.splits import split as divide
-from prism.recommend.defaults import facts_of
-from prism.recommend.evaluation.baselines import BASELINES, usable
-from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
-from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.data.splits import no_queries
+from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.live.session import Session
 from prism.recommend.live.user_bytes import model_key, unpack_user
-from prism.recommend.model.experts import Experts
-from prism.recommend.model.experts import fit_experts as experts_of
-from prism.recommend.model.recommender import RecommenderModel
-from prism.recommend.model.start import start_from_cooccurrences
 from prism.recommend.runs import storage
 from prism.recommend.runs.export import is_model, load_model
-from prism.recommend.training.budget import affordable_epochs
-from prism.recommend.training.opening import fit_opening
-from prism.recommend.training.task import RecommendationTask
+from prism.recommend.trained import Trained
 from prism.train import checkpoints
-from prism.train.folder import is_first_process
-from prism.train.loop import load_best, train
+from prism.train.loop import load_best
 
 if TYPE_CHECKING:
     import polars as pl
 
+    class Options(TypedDict, total=False):
+        """What both forms of `Recommender.recommend` take, for type checkers."""
 
-class Recommender:
-    """A trained model with the log it was trained on; an exported one has a log of items and nobody's events."""
+        k: int
+        exclude_seen: bool | None
+        allow: Filter | None
+        deny: Filter | None
+        at: Moment | None
 
-    id: str | None = None
-    """Of an exported model: a digest of its files."""
-    _instead: Scorer | None = None
 
-    def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
-        self.model, self.split, self.config, self.experts = model, split, config, experts
-
-    @classmethod
-    def fit(
-        cls,
-        source: Any,
-        config: FitConfig | None = None,
-        *,
-        mixer: str | None = None,
-        epochs: int | None = None,
-        seed: int | None = None,
-        out: str | Path | None = None,
-        progress: bool = True,
-        device: str | None = None,
-    ) -> "Recommender":
-        """Trains on a log, the name of a known data set, or anything that `read_log` takes.
-
-        Args:
-            source: The events.
-            config: Everything that can be chosen; the other arguments change one field of it each.
-            mixer: A name of `prism list`.
-            epochs: Passes over the data at most.
-            seed: Of weights, batches and dropout.
-            out: Folder of the run. A run that was stopped goes on when fitted again with the same arguments.
-            progress: Whether to show it.
-            device: Where to train, e.g. cpu or cuda; None: a GPU where there is one.
-        """
-        config = (config or FitConfig()).changed(mixer, epochs, seed)
-        log = source if isinstance(source, Log) else load_data(source)
-        folder = None if out is None else Path(out)
-        return cls.fit_split(divide(log, config.protocol), config, folder, progress, device=device)
-
-    @classmethod
-    def fit_split(
-        cls,
-        split: Split,
-        config: FitConfig,
-        out: Path | None,
-        progress: bool,
-        *,
-        store: bool = True,
-        device: str | None = None,
-    ) -> "Recommender":
-        """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
-        if not len(split.valid) and split.protocol != "all":
-            raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
-        by_clock = "epochs" in config.open
-        config, chosen = config.resolve(facts_of(split))
-        if progress and is_first_process():
-            print("\n".join(map(str, chosen)), flush=True)
-        began = time.monotonic()
-        place, (made, task) = pick_device(device), cls.opening(split, config)
-        if by_clock:
-            left = 60 * config.minutes - (time.monotonic() - began)
-            made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
-        with storage.opened_run(out, split, made.config, store):
-            train(made.model, task, made.config.train, out=out, progress=progress, device=place)
-        return made
-
-    @classmethod
-    def opening(cls, split: Split, config: FitConfig) -> tuple["Recommender", RecommendationTask]:
-        """Before the first step: what the experts know is fitted, the model is silent; and what is to be trained."""
-        made = cls._starting(split, config)
-        made.fit_experts()
-        task = made.task()
-        fit_opening(made.model, task)
-        return made, task
-
-    def task(self) -> RecommendationTask:
-        """What training minimises and watches."""
-        config = self.config
-        return RecommendationTask(
-            split=self.split,
-            batching=config.batching,
-            objective=config.objective,
-            query_time=bool(config.query_time),
-            experts=self.experts,
-            context=self.context,
-            seed=config.train.seed,
-            cutoffs=config.ranks,
-        )
-
-    def fit_experts(self, known: bool = False) -> None:
-        """Tables from the training events; the repeat expert's weights too, unless the model has them (`known`)."""
-        gates = self.model.gates
-        if gates is None:
-            return
-        self.experts = experts_of(
-            self.split.train,
-            novel=self.split.test.remove_seen,
-            timed=self.model.config.query_time,
-            repeats=gates.repeats.double().cpu().numpy() if known else None,
-        )
-        gates.repeats.copy_(torch.from_numpy(self.experts.repeats))
-        gates.barred.fill_(self.experts.novel)
-
-    @classmethod
-    def _starting(cls, split: Split, config: FitConfig) -> "Recommender":
-        """Before the first step: random weights, the item table from the log where the config says so."""
-        made = cls._untrained(split, config)
-        if config.start == "cooccurrence":
-            start_from_cooccurrences(made.model.embedding.weight, split.train, config.train.seed)
-        return made
-
-    @classmethod
-    def _untrained(cls, split: Split, config: FitConfig) -> "Recommender":
-        config, _ = config.resolve(facts_of(split))
-        features = item_values(split.train, config.features) if config.features else None
-        return cls(config.build(split.train.n_items, features), split, config)
+class Recommender(Trained):
+    """A trained model with its log, and all that can be asked of it."""
 
     @cached_property
     def key(self) -> str:
         """What users' states belong to: this model and no other."""
         return model_key(self)
 
-    @property
-    def log(self) -> Log:
-        """All events; the first codes of items are those that the model knows."""
-        return self.split.log
+    if TYPE_CHECKING:
 
-    @property
-    def context(self) -> int | None:
-        """Events of a history that count; None: all of them."""
-        window = self.config.batching.length if self.model.grows else None  # set: the config is resolved
-        return window if self.config.context is None else self.config.context
+        @overload
+        def recommend(
+            self,
+            user: object = None,
+            *,
+            history: Sequence[object] | Ids | None = None,
+            times: Sequence[Moment] | Ints | None = None,
+            **options: Unpack[Options],
+        ) -> list[Recommendation]: ...
 
-    @property
-    def scorer(self) -> Scorer:
-        """Scores of all items after any history."""
-        return self._instead or ModelScorer(self.model, self.context, self.experts)
-
-    @property
-    def excludes_seen(self) -> bool:
-        """Whether items of the history are left out: as the config says, or as the protocol does."""
-        chosen = self.config.exclude_seen
-        return self.split.test.remove_seen if chosen is None else chosen
-
-    def evaluate(self, *, valid: bool = False) -> Evaluation:
-        """Full ranking of the test queries (or the validation ones)."""
-        return self._rank(self.scorer, valid)
-
-    def evaluate_baselines(self, *, valid: bool = False) -> dict[str, Evaluation]:
-        """The simple baselines on the same queries, but those that `usable` leaves out."""
-        names, _ = usable(self.split.train)
-        return {name: self._rank(BASELINES[name]().fit(self.split.train), valid) for name in names}
-
-    @overload
-    def recommend(
-        self,
-        user: object = None,
-        *,
-        users: None = None,
-        history: Sequence[object] | Ids | None = None,
-        times: Sequence[Moment] | Ints | None = None,
-        k: int = 10,
-        exclude_seen: bool | None = None,
-        allow: Filter | None = None,
-        deny: Filter | None = None,
-        at: Moment | None = None,
-    ) -> list[Recommendation]: ...
-
-    @overload
-    def recommend(
-        self,
-        *,
-        users: Iterable[object],
-        k: int = 10,
-        exclude_seen: bool | None = None,
-        allow: Filter | None = None,
-        deny: Filter | None = None,
-        at: Moment | None = None,
-    ) -> "pl.DataFrame": ...
+        @overload
+        def recommend(self, *, users: Iterable[object], **options: Unpack[Options]) -> "pl.DataFrame": ...
 
     def recommend(
         self,
@@ -375,12 +212,6 @@ class Recommender:
         recommender.fit_experts(known=True)
         recommender.model.to(place)
         return recommender
-
-    def _rank(self, scorer: Scorer, valid: bool) -> Evaluation:
-        queries = self.split.valid if valid else self.split.test
-        if not len(queries):
-            raise InputError("there is nothing to evaluate on: every event trained, or the events are not here")
-        return evaluate(scorer, self.log, queries, cutoffs=self.config.ranks)
 
     def history(
         self, user: object, history: Sequence[object] | Ids | None, times: Sequence[Moment] | Ints | None

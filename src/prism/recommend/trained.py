@@ -1,0 +1,188 @@
+"""A model and the log it is trained on: how it is built, opened by its experts, trained and evaluated."""
+
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from prism.errors import InputError
+from prism.machine import pick_device
+from prism.recommend.config import FitConfig
+from prism.recommend.data.items import item_values
+from prism.recommend.data.known import load as load_data
+from prism.recommend.data.log import Log
+from prism.recommend.data.splits import Split
+from prism.recommend.data.splits import split as divide
+from prism.recommend.defaults import facts_of
+from prism.recommend.evaluation.baselines import BASELINES, usable
+from prism.recommend.evaluation.ranking import Evaluation, Scorer, evaluate
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts import Experts
+from prism.recommend.model.experts import fit_experts as experts_of
+from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.model.start import start_from_cooccurrences
+from prism.recommend.runs import storage
+from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.opening import fit_opening
+from prism.recommend.training.task import RecommendationTask
+from prism.train.folder import is_first_process
+from prism.train.loop import train
+
+Made = TypeVar("Made", bound="Trained")
+
+
+class Trained:
+    """From a log to weights; `Recommender` adds the answers. Of an exported model the log has items and no events."""
+
+    id: str | None = None
+    """Of an exported model: a digest of its files."""
+    _instead: Scorer | None = None
+
+    def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
+        self.model, self.split, self.config, self.experts = model, split, config, experts
+
+    @classmethod
+    def fit(
+        cls: type[Made],
+        source: Any,
+        config: FitConfig | None = None,
+        *,
+        mixer: str | None = None,
+        epochs: int | None = None,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        progress: bool = True,
+        device: str | None = None,
+    ) -> Made:
+        """Trains on a log, the name of a known data set, or anything that `read_log` takes.
+
+        Args:
+            source: The events.
+            config: Everything that can be chosen; the other arguments change one field of it each.
+            mixer: A name of `prism list`.
+            epochs: Passes over the data at most.
+            seed: Of weights, batches and dropout.
+            out: Folder of the run. A run that was stopped goes on when fitted again with the same arguments.
+            progress: Whether to show it.
+            device: Where to train, e.g. cpu or cuda; None: a GPU where there is one.
+        """
+        config = (config or FitConfig()).changed(mixer, epochs, seed)
+        log = source if isinstance(source, Log) else load_data(source)
+        folder = None if out is None else Path(out)
+        return cls.fit_split(divide(log, config.protocol), config, folder, progress, device=device)
+
+    @classmethod
+    def fit_split(
+        cls: type[Made],
+        split: Split,
+        config: FitConfig,
+        out: Path | None,
+        progress: bool,
+        *,
+        store: bool = True,
+        device: str | None = None,
+    ) -> Made:
+        """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
+        if not len(split.valid) and split.protocol != "all":
+            raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
+        by_clock = "epochs" in config.open
+        config, chosen = config.resolve(facts_of(split))
+        if progress and is_first_process():
+            print("\n".join(map(str, chosen)), flush=True)
+        began = time.monotonic()
+        place, (made, task) = pick_device(device), cls.opening(split, config)
+        if by_clock:
+            left = 60 * config.minutes - (time.monotonic() - began)
+            made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
+        with storage.opened_run(out, split, made.config, store):
+            train(made.model, task, made.config.train, out=out, progress=progress, device=place)
+        return made
+
+    @classmethod
+    def opening(cls: type[Made], split: Split, config: FitConfig) -> tuple[Made, RecommendationTask]:
+        """Before the first step: what the experts know is fitted, the model is silent; and what is to be trained."""
+        made = cls._starting(split, config)
+        made.fit_experts()
+        task = made.task()
+        fit_opening(made.model, task)
+        return made, task
+
+    def task(self) -> RecommendationTask:
+        """What training minimises and watches."""
+        config = self.config
+        return RecommendationTask(
+            split=self.split,
+            batching=config.batching,
+            objective=config.objective,
+            query_time=bool(config.query_time),
+            experts=self.experts,
+            context=self.context,
+            seed=config.train.seed,
+            cutoffs=config.ranks,
+        )
+
+    def fit_experts(self, known: bool = False) -> None:
+        """Tables from the training events; the repeat expert's weights too, unless the model has them (`known`)."""
+        gates = self.model.gates
+        if gates is None:
+            return
+        self.experts = experts_of(
+            self.split.train,
+            novel=self.split.test.remove_seen,
+            timed=self.model.config.query_time,
+            repeats=gates.repeats.double().cpu().numpy() if known else None,
+        )
+        gates.repeats.copy_(torch.from_numpy(self.experts.repeats))
+        gates.barred.fill_(self.experts.novel)
+
+    @classmethod
+    def _starting(cls: type[Made], split: Split, config: FitConfig) -> Made:
+        """Before the first step: random weights, the item table from the log where the config says so."""
+        made = cls._untrained(split, config)
+        if config.start == "cooccurrence":
+            start_from_cooccurrences(made.model.embedding.weight, split.train, config.train.seed)
+        return made
+
+    @classmethod
+    def _untrained(cls: type[Made], split: Split, config: FitConfig) -> Made:
+        config, _ = config.resolve(facts_of(split))
+        features = item_values(split.train, config.features) if config.features else None
+        return cls(config.build(split.train.n_items, features), split, config)
+
+    @property
+    def log(self) -> Log:
+        """All events; the first codes of items are those that the model knows."""
+        return self.split.log
+
+    @property
+    def context(self) -> int | None:
+        """Events of a history that count; None: all of them."""
+        window = self.config.batching.length if self.model.grows else None  # set: the config is resolved
+        return window if self.config.context is None else self.config.context
+
+    @property
+    def scorer(self) -> Scorer:
+        """Scores of all items after any history."""
+        return self._instead or ModelScorer(self.model, self.context, self.experts)
+
+    @property
+    def excludes_seen(self) -> bool:
+        """Whether items of the history are left out: as the config says, or as the protocol does."""
+        chosen = self.config.exclude_seen
+        return self.split.test.remove_seen if chosen is None else chosen
+
+    def evaluate(self, *, valid: bool = False) -> Evaluation:
+        """Full ranking of the test queries (or the validation ones)."""
+        return self._rank(self.scorer, valid)
+
+    def evaluate_baselines(self, *, valid: bool = False) -> dict[str, Evaluation]:
+        """The simple baselines on the same queries, but those that `usable` leaves out."""
+        names, _ = usable(self.split.train)
+        return {name: self._rank(BASELINES[name]().fit(self.split.train), valid) for name in names}
+
+    def _rank(self, scorer: Scorer, valid: bool) -> Evaluation:
+        queries = self.split.valid if valid else self.split.test
+        if not len(queries):
+            raise InputError("there is nothing to evaluate on: every event trained, or the events are not here")
+        return evaluate(scorer, self.log, queries, cutoffs=self.config.ranks)
