@@ -17,7 +17,8 @@ from prism.errors import InputError, Note
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.journal import read_journal
-from prism.train.loop import load_best, train
+from prism.train.keeper import load_best
+from prism.train.loop import train
 from prism.train.optimiser import decays
 
 CONFIG = TrainConfig(epochs=3, lr=0.02, log_steps=2, seed=5)

@@ -28,7 +28,7 @@ from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate, pick_device, use_threads
 from prism.train.config import TrainConfig
 from prism.train.folder import own_folder
-from prism.train.loop import load_best
+from prism.train.keeper import load_best
 from prism.train.loop import train as run
 from prism.train.settings import keep_settings
 

@@ -28,7 +28,7 @@ from prism.recommend.runs import storage
 from prism.recommend.runs.export import is_model, load_model
 from prism.recommend.trained import Trained
 from prism.train import checkpoints
-from prism.train.loop import load_best
+from prism.train.keeper import load_best
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,7 +1,6 @@
 """The training loop of any task: seeded step by step, so that a run stopped anywhere goes on as if it had not been."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,19 +15,19 @@ from accelerate.utils import broadcast_object_list, send_to_device
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prism.errors import DivergedError, InputError, Note
+from prism.errors import DivergedError, InputError
 from prism.machine import pick_device
 from prism.ops.common.device import exact_dtype
-from prism.train import checkpoints
 from prism.train.config import TrainConfig
-from prism.train.fsdp import divide, no_exchange, whole
+from prism.train.fsdp import divide, no_exchange
 from prism.train.interrupt import Interrupt, interrupts
-from prism.train.journal import JOURNAL, Journal, check_tensorboard, read_journal
-from prism.train.optimiser import make_optimiser, optimiser_tensors, restore_optimiser, scale_gradients
+from prism.train.journal import Journal, check_tensorboard
+from prism.train.keeper import Keeper
+from prism.train.optimiser import make_optimiser, scale_gradients
 from prism.train.position import Position
 from prism.train.prefetch import beside_the_step
 from prism.train.progress import Display
-from prism.train.shards import own_rows, sharded_rows
+from prism.train.shards import sharded_rows
 from prism.train.task import Task
 
 
@@ -91,9 +90,8 @@ class Loop:
         self.fsdp = fsdp
         self.model = divide(model, accelerator.device) if fsdp else cast(nn.Module, accelerator.prepare_model(model))
         self.optimiser = make_optimiser(self.bare, config)
-        self.at = Position()
-        self.saved = self._resume()
-        self.kept: dict[str, Tensor] = {}  # the best weights, where there is no folder for them
+        self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=fsdp)
+        self.at = self.keeper.resume() or Position()
         main = accelerator.is_main_process
         self.journal = Journal(
             out if main else None, step=self.at.step, evaluates=self.at.batch > 0, tensorboard=config.tensorboard
@@ -113,7 +111,7 @@ class Loop:
                     self._epoch(interrupt)
         finally:
             self.journal.close()
-        self._restore_best()
+        self.keeper.restore_best()
         return self.at
 
     def _where(self) -> str:
@@ -206,7 +204,8 @@ class Loop:
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
-        good = f"the last good checkpoint is {self.saved}" if self.saved else "no checkpoint was written yet"
+        saved = self.keeper.saved
+        good = f"the last good checkpoint is {saved}" if saved else "no checkpoint was written yet"
         raise DivergedError(
             f"{what} at step {self.at.step + 1} (epoch {self.at.epoch + 1}, batch {group.start}: {held}); "
             f"{good}; try a smaller lr, now {self.config.lr}"
@@ -234,7 +233,7 @@ class Loop:
         last = at.epoch + 1 == config.epochs
         if task.monitor is None:
             at = replace(at, best_epoch=at.epoch)
-            self._keep_best(at)
+            self.keeper.keep_best(at)
         elif last or (at.epoch + 1) % config.evaluate_every == 0:
             at = self._judged(at, f"epoch {at.epoch + 1:>3}")
         self.at = replace(at, epoch=at.epoch + 1, batch=0, finished=last or at.stale >= config.patience)
@@ -252,7 +251,7 @@ class Loop:
         self.journal.write(at.step, epoch=at.epoch + 1, **{f"valid/{name}": x for name, x in metrics.items()})
         self._say(what, at, metrics, time.monotonic() - started)
         if not at.stale:
-            self._keep_best(at)
+            self.keeper.keep_best(at)
         return at
 
     def _evaluate(self, monitor: str) -> dict[str, float]:
@@ -270,54 +269,9 @@ class Loop:
         mark = "  (best)" if not at.stale else ""
         self.display.say(f"{what}  {shown}  evaluated in {seconds:.1f} s{mark}")
 
-    def _keep_best(self, at: Position) -> None:
-        if self.out is None:
-            self.kept = {name: value.clone() for name, value in self.bare.state_dict().items()}
-        else:
-            self._write(self.out, "best", {"model": self.bare.state_dict()}, at, keep=1)
-
-    def _restore_best(self) -> None:
-        self.accelerator.wait_for_everyone()
-        if self.out is None:
-            self.bare.load_state_dict(self.kept)
-        else:
-            load_best(self.bare, self.out)
-
     def _save(self) -> None:
         self.clock = time.monotonic()
-        if self.out is None:
-            return
-        tensors = {"model": self.bare.state_dict(), "optimiser": optimiser_tensors(self.bare, self.optimiser)}
-        self._write(self.out, "last", tensors, self.at, keep=2)  # two: where the newest is damaged, the other serves
-        self.accelerator.wait_for_everyone()
-        self.saved = checkpoints.newest(self.out, "last")
-
-    def _write(self, out: Path, kind: str, tensors: dict[str, dict[str, Tensor]], at: Position, keep: int) -> None:
-        """A checkpoint, by the first process or, where each has rows of its own, by all."""
-        if self.fsdp:
-            tensors = {name: whole(values) for name, values in tensors.items()}
-        if self.shards:
-            checkpoints.save_shards(out, kind, at.step, tensors, at.to_json(), model=self.bare, keep=keep)
-        elif self.accelerator.is_main_process:
-            checkpoints.save(out, kind, at.step, tensors, at.to_json(), keep=keep)
-
-    def _resume(self) -> Path | None:
-        """The newest checkpoint that can be read; one that is damaged, or gone, is told."""
-        found = checkpoints.checkpoints(self.out, "last") if self.out else []
-        for n, one in enumerate(found):
-            try:
-                self.at = Position.from_json(checkpoints.load_facts(one))
-                checkpoints.load_weights(self.bare, one)
-                kept = checkpoints.load_tensors(one, "optimiser", own_rows(self.bare))
-                restore_optimiser(self.bare, self.optimiser, kept)
-                return one
-            except checkpoints.Damaged as error:
-                if n + 1 == len(found):
-                    raise
-                warnings.warn(Note(f"{error}; the run goes on from the one before, {found[n + 1].name}"), stacklevel=2)
-        if self.out and read_journal(self.out / JOURNAL):
-            warnings.warn(Note(f"{self.out} has no checkpoint last-*: the run starts again from epoch 1"), stacklevel=2)
-        return None
+        self.keeper.save(self.at)
 
     def _any(self, *asked: bool) -> list[bool]:
         """What any process asks for: to save is to wait for the others, who may have another clock or no Ctrl-C."""
@@ -331,14 +285,6 @@ class Loop:
         where = f"saved in {self.out}: the same command continues from there" if self.out else "nothing was saved"
         self.display.say(f"stopped at step {self.at.step} of epoch {self.at.epoch + 1}; {where}")
         raise KeyboardInterrupt
-
-
-def load_best(model: nn.Module, out: Path) -> None:
-    """Puts a run's best weights into its model."""
-    best = checkpoints.newest(out, "best")
-    if best is None:
-        raise InputError(f"{out} has no best weights: no epoch was finished there")
-    checkpoints.load_weights(model, best)
 
 
 def _seed(*numbers: int) -> None:

@@ -21,7 +21,8 @@ from prism.recommend.training.budget import affordable_epochs
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
-from prism.train.loop import load_best, train
+from prism.train.keeper import load_best
+from prism.train.loop import train
 from prism.train.settings import read_settings, refuse_others
 
 
