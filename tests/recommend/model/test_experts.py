@@ -25,7 +25,15 @@ from prism.recommend.model.experts.tables import (
     co_occurrences,
     transitions,
 )
-from prism.recommend.model.experts.user_state import RECENT, VISIT_GAP, UserState, empty_state, state_after, updated
+from prism.recommend.model.experts.user_state import (
+    MOST,
+    RECENT,
+    VISIT_GAP,
+    UserState,
+    empty_state,
+    state_after,
+    updated,
+)
 
 
 def log() -> Log:
@@ -41,11 +49,8 @@ def queries(of: Log) -> Queries:
 
 
 def same(a: UserState, b: UserState) -> None:
-    n = a.distinct
-    for name in ("items", "counts", "places", "times", "rhythm", "after"):
-        np.testing.assert_array_equal(getattr(a, name)[:n], getattr(b, name)[:n])
-    for name in ("recent", "facts", "habit"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    for mine, other in zip(a.trimmed(), b.trimmed(), strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 def test_a_state_grown_event_by_event_is_that_of_the_whole_history() -> None:
@@ -60,7 +65,26 @@ def test_a_state_grown_event_by_event_is_that_of_the_whole_history() -> None:
     last = int(items[-1])
     before = np.flatnonzero(items[:-1] == last)
     followed = state.after[state.items[: state.distinct].tolist().index(last)]
-    assert state.items[followed] == items[before[-1] + 1]
+    assert followed == items[before[-1] + 1]
+
+
+def test_of_many_distinct_items_the_latest_keep_their_counts_and_all_their_codes() -> None:
+    rng = np.random.default_rng(0)
+    items, times = rng.integers(MOST + 90, size=2500).astype(np.int32), np.sort(rng.integers(10**6, size=2500))
+    state = empty_state()
+    since: dict[int, int] = {}  # how often each was taken since it has its slot, longest ago first
+    for n, (item, when) in enumerate(zip(items.tolist(), times.tolist(), strict=True), 1):
+        state = updated(state, item, when)
+        since[item] = since.pop(item, 0) + 1
+        if len(since) > MOST:
+            del since[next(iter(since))]
+        if n % 250 == 0:
+            same(state, state_after(items[:n], times[:n]))
+            mine = state.trimmed()
+            assert dict(zip(mine.items.tolist(), mine.counts.tolist(), strict=True)) == since
+            assert mine.items[np.argsort(mine.places)].tolist() == list(since)
+    assert state.taken.tolist() == list(dict.fromkeys(items.tolist()))
+    assert state.distinct > MOST == len(state.items)
 
 
 def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +208,18 @@ def test_lately_knows_nothing_of_what_comes_later() -> None:
 def test_an_unknown_expert_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match=r"no expert 'repeats'.*repeat"):
         check_experts(["repeats"])
+
+
+def test_a_live_user_of_more_items_than_keep_their_counts_is_told_what_a_query_is() -> None:
+    of = synthetic_log(3, MOST + 100, 6000)
+    experts = fit_experts(of, novel=False, timed=False)
+    last = of.offsets[1:] - 1
+    asked = Queries(users=np.arange(of.n_users), positions=last, candidates=of.n_items, remove_seen=False)
+    weights = np.random.default_rng(0).normal(size=(of.n_users, len(KINDS))).astype(np.float32)
+    wanted, found = np.zeros((2, of.n_users, of.n_items), dtype=np.float32)
+    experts.add(wanted, weights, of, asked)
+    events = [slice(first, end) for first, end in zip(of.offsets[:-1], last, strict=True)]
+    states = [state_after(of.items[part], of.times[part]) for part in events]
+    assert max(state.distinct for state in states) > MOST
+    experts.add_live(found, weights, experts.moments(states, [None] * of.n_users))
+    np.testing.assert_array_equal(found, wanted)

@@ -19,7 +19,7 @@ from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_li
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.live.memories import NONE, Memory, RecurrentMemory, WindowMemory
 from prism.recommend.live.user_bytes import UserValue, pack_user, unpack_user
-from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
+from prism.recommend.model.experts.user_state import UserState, empty_state, updated
 from prism.recommend.model.recommender import live_scores
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class SessionPool:
             if self._of.excludes_seen if exclude_seen is None else exclude_seen:
                 gone = (
                     np.repeat(np.arange(len(users)), [user.distinct for user in theirs]),
-                    np.concatenate([NOTHING, *(user.items[: user.distinct] for user in theirs)]),
+                    np.concatenate([NOTHING, *(user.taken for user in theirs)]),
                 )
         return best(scores, mask, gone, k)
 
@@ -163,9 +163,8 @@ class SessionPool:
             if slot is None:
                 raise InputError(f"user {user!r} is not in the pool")
             arrays, pending = self._memory.row(slot)
-            facts, mine = np.array([self._counts[slot], self._times[slot], *pending]), self._users[slot].trimmed()
-            known = None if self._experts is None else mine
-            return pack_user(UserValue(arrays=arrays, seen=np.sort(mine.items), user=known, facts=facts), self._of)
+            facts = np.array([self._counts[slot], self._times[slot], *pending])
+            return pack_user(UserValue(arrays=arrays, user=self._users[slot], facts=facts), self._of)
 
     def restore(self, user: User, state: bytes) -> None:
         """Puts a user's state, as `state` gave it, in place of what is here."""
@@ -175,8 +174,7 @@ class SessionPool:
             self._clear(slot)
             self._counts[slot], self._times[slot], *pending = value.facts.tolist()
             self._memory.put(slot, value.arrays, pending)
-            nowhen = np.zeros(len(value.seen), dtype=np.int64)
-            self._users[slot] = state_after(value.seen, nowhen) if value.user is None else value.user
+            self._users[slot] = value.user
 
     def load(self, user: User, items: Sequence[object], times: Sequence[int] | None = None) -> None:
         """Begins a user anew with a whole history, oldest first."""

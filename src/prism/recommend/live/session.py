@@ -85,7 +85,7 @@ class Session:
         mask = permitted(self._of.log, self._model.items, allow, deny)
         gone = None
         if self._of.excludes_seen if exclude_seen is None else exclude_seen:
-            taken = self._user.items[: self._user.distinct].astype(np.int64)
+            taken = self._user.taken.astype(np.int64)
             gone = np.zeros_like(taken), taken
         scores, codes = best(self.scores(None if at is None else seconds(at)), mask, gone, k)
         return as_list(self._of.log, scores[0], codes[0])
@@ -126,22 +126,15 @@ class Session:
         else:
             self._ahead = self._step(now) if self._ahead is None else self._ahead
             arrays, pending = [*_parts(self._ahead[1]), self._ahead[0][0].cpu().numpy()], (-1, -1)
-        user = self._user.trimmed()
         facts = np.array([self._count, now, *pending])
-        return pack_user(
-            UserValue(
-                arrays=arrays, seen=np.sort(user.items), user=None if self._of.experts is None else user, facts=facts
-            ),
-            self._of,
-        )
+        return pack_user(UserValue(arrays=arrays, user=self._user, facts=facts), self._of)
 
     @classmethod
     def restored(cls, recommender: "Recommender", value: UserValue) -> "Session":
         """The session whose `state` this was."""
         made = cls(recommender, log_of(recommender.log, np.zeros(0, dtype=np.int32), None))
         count, now, code, since = value.facts.tolist()
-        nowhen = np.zeros(len(value.seen), dtype=np.int64)
-        made._user = state_after(value.seen, nowhen) if value.user is None else value.user
+        made._user = value.user
         made._count, made._times = count, np.array([now] * bool(count), dtype=np.int64)
         if recommender.context is not None:
             recent = value.arrays[0]

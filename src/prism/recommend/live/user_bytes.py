@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prism.errors import InputError
-from prism.recommend.model.experts.user_state import UserState
+from prism.recommend.model.experts.user_state import UserState, state_after
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
-VERSION = "1"
+VERSION = "2"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,10 +22,8 @@ class UserValue:
 
     arrays: list[Any]
     """The network's state, part by part, and the features after it; or the last events of a limited context."""
-    seen: Any
-    """Codes of the items taken, in increasing order."""
-    user: UserState | None
-    """What the simple experts remember; None: the model has none."""
+    user: UserState
+    """What the simple experts remember; of a model without them, the items taken are all that is kept."""
     facts: Any
     """[4]: events, time of the latest, the item of one that the state does not hold yet (-1: none), its gap."""
 
@@ -44,12 +42,12 @@ def pack_user(value: UserValue, of: "Recommender") -> bytes:
     """The bytes of one user's state."""
     from safetensors.numpy import save
 
-    arrays = {f"part{n}": np.ascontiguousarray(part) for n, part in enumerate(value.arrays)}
-    given = arrays | {"seen": np.ascontiguousarray(value.seen), "facts": np.ascontiguousarray(value.facts)}
-    if value.user is not None:
-        given |= {f"user_{name}": np.ascontiguousarray(part) for name, part in value.user.trimmed()._asdict().items()}
+    arrays = {f"part{n}": part for n, part in enumerate(value.arrays)}
+    user = value.user.trimmed()._asdict()
+    mine = {name: user[name] for name in (("seen",) if of.experts is None else UserState._fields)}
+    given = arrays | {"facts": value.facts} | {f"user_{name}": part for name, part in mine.items()}
     # one entry: several would stand in any order, and equal states should be equal bytes
-    return save(given, {"prism": f"{VERSION} {of.key}"})  # type: ignore[no-any-return]
+    return save({name: np.ascontiguousarray(part) for name, part in given.items()}, {"prism": f"{VERSION} {of.key}"})  # type: ignore[no-any-return]
 
 
 def unpack_user(state: bytes, of: "Recommender") -> UserValue:
@@ -69,6 +67,10 @@ def unpack_user(state: bytes, of: "Recommender") -> UserValue:
             "build it again from the user's events"
         )
     parts = [found[f"part{n}"] for n in range(sum(name.startswith("part") for name in found))]
+    return UserValue(arrays=parts, user=_user_of(found), facts=found["facts"])
+
+
+def _user_of(found: dict[str, Any]) -> UserState:
     mine = {name: found[f"user_{name}"].copy() for name in UserState._fields if f"user_{name}" in found}
-    user = UserState(**mine) if mine else None
-    return UserValue(arrays=parts, seen=found["seen"], user=user, facts=found["facts"])
+    seen = mine["seen"]
+    return UserState(**mine) if len(mine) > 1 else state_after(seen, np.zeros(len(seen), dtype=np.int64))

@@ -7,7 +7,7 @@ history and of other histories:
 
 | expert | f(i), with ε a small share |
 |---|---|
-| repeat | 1 if the user has taken i before; and log(1 + p(i)/ε), p ∝ e^{score} over the user's own items: recency, count, time since, time of day and week, what followed |
+| repeat | 1 if the user has taken i before; and log(1 + p(i)/ε), p ∝ e^{score} over the user's own items, the latest 512 of them: recency, count, time since, time of day and week, what followed |
 | next | log(1 + p(i)/ε), p what came directly after the latest items, in other histories |
 | near | the same with what was taken at most a few events before or after them |
 | visit | the same, of the items of the present visit alone and all alike |

@@ -65,7 +65,7 @@ class Experts:
         """Live users, each asked about at a time (None: that of the latest event)."""
         contexts = np.zeros((len(states), kernels.CONTEXT), dtype=np.float32)
         rows = np.zeros((len(states), 2), dtype=np.int64)
-        own = [np.empty(max(state.distinct, 1)) for state in states]
+        own = [np.empty(len(state.items)) for state in states]
         for n, (state, at) in enumerate(zip(states, asked, strict=True)):
             timed = at is not None and (self.timed or not state.facts[EVENTS])
             now = int(at) if timed and at is not None else int(state.facts[LAST_TIME])

@@ -4,7 +4,18 @@ import numpy as np
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.model.experts.tables import NEAR_DOUBT, NEXT_DOUBT, NEXT_ITEMS, period_of
-from prism.recommend.model.experts.user_state import DAY, DISTINCT, EVENTS, LAST_SLOT, LAST_TIME, VISIT, WEEK, take
+from prism.recommend.model.experts.user_state import (
+    DAY,
+    DISTINCT,
+    EVENTS,
+    LAST_SLOT,
+    LAST_TIME,
+    VISIT,
+    WEEK,
+    find_by,
+    kept,
+    take,
+)
 
 # Kinds of features: entries of single items, then rows of the bank.
 OWN, REPEAT, NEXT, NEAR, OF_VISIT = range(5)
@@ -47,13 +58,13 @@ def repeat_features(state, slot, now, hands, index, value):  # type: ignore[no-u
     index[2] = OF_GAP + bucket(now - state.times[slot], GAPS)
     value[0] = (state.rhythm[slot, 0] * hands[0] + state.rhythm[slot, 1] * hands[1]) / count
     value[1] = (state.rhythm[slot, 2] * hands[2] + state.rhythm[slot, 3] * hands[3]) / count
-    value[2] = 1.0 if state.after[state.facts[LAST_SLOT]] == slot else 0.0
+    value[2] = 1.0 if state.after[state.facts[LAST_SLOT]] == state.items[slot] else 0.0
 
 
 @loop
 def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
     """out[slot]: the distribution over the user's own items; gives its largest share (0: no items)."""
-    n = state.facts[DISTINCT]
+    n = kept(state)
     if n == 0:
         return 0.0
     index, value, hands = np.empty(3, dtype=np.int64), np.empty(3), np.empty(4)
@@ -136,11 +147,12 @@ def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore
 
     A feature is the logarithm of its value here: taking those of many at once is faster.
     """
-    for s in range(state.facts[DISTINCT]):
-        items[at] = items[at + 1] = state.items[s]
-        kinds[at], values[at] = OWN, np.e
-        kinds[at + 1], values[at + 1] = REPEAT, 1 + own[s] / REPEAT_FLOOR
-        at += 2
+    for n in range(state.facts[DISTINCT]):
+        items[at], kinds[at], values[at] = state.seen[n], OWN, np.e
+        at += 1
+    for s in range(kept(state)):
+        items[at], kinds[at], values[at] = state.items[s], REPEAT, 1 + own[s] / REPEAT_FLOOR
+        at += 1
     ages, floors, every, visit = tables.ages, tables.floors, state.facts[EVENTS], state.facts[VISIT]
     few = min(every, NEXT_ITEMS)
     at = neighbour_entries(
@@ -184,8 +196,8 @@ def add_live(out, weights, state, rows, tables, own):  # type: ignore[no-untyped
 @loop
 def forget(state, slots):  # type: ignore[no-untyped-def]
     """Back to a user without events."""
-    for s in range(state.facts[DISTINCT]):
-        slots[state.items[s]] = -1
+    for n in range(state.facts[DISTINCT]):
+        slots[state.seen[n]] = -1
     state.facts[:] = 0
     state.facts[LAST_SLOT] = -1
     state.recent[:] = -1
@@ -208,12 +220,12 @@ def window_entries(  # type: ignore[no-untyped-def]
     values = np.empty(1 << 14, dtype=np.float32)
     at = 0
     for t in range(begin, last):
-        slot = slots[items[t]]
+        slot, again = find_by(slots, state, items[t])
         if t >= first:
             now = times[t] if timed or t == begin else times[t - 1]
             look(state, now, tables, weights, own, contexts[t - first], rows[t - first])
             starts[t - first] = at
-            if novel and slot >= 0:
+            if novel and again:
                 rows[t - first] = zeros
             else:
                 need = at + most_entries(state, known)
@@ -223,7 +235,7 @@ def window_entries(  # type: ignore[no-untyped-def]
                     kinds = np.concatenate((kinds, np.empty(more, dtype=np.int8)))
                     values = np.concatenate((values, np.empty(more, dtype=np.float32)))
                 at = entries(state, tables, own, sums, columns, kinds, values, at)
-        slots[items[t]] = take(state, slot, items[t], times[t])
+        slots[items[t]] = take(state, slot, again, items[t], times[t])
     starts[last - first] = at
     return columns[:at], kinds[:at], values[:at]
 
@@ -233,7 +245,8 @@ def _catch_up(state, slots, items, times, at, until, known):  # type: ignore[no-
     """Takes the events at … until − 1, but for items that the model does not know."""
     for t in range(at, until):
         if items[t] < known:
-            slots[items[t]] = take(state, slots[items[t]], items[t], times[t])
+            slot, again = find_by(slots, state, items[t])
+            slots[items[t]] = take(state, slot, again, items[t], times[t])
 
 
 @loop
@@ -284,15 +297,15 @@ def repeat_examples(offsets, items, times, users, state, known, timed, keep, mos
         forget(state, slots)
         u = users[n]
         for t in range(offsets[u], offsets[u + 1]):
-            slot, distinct = slots[items[t]], state.facts[DISTINCT]
-            if slot >= 0 and keep[t] and found < len(chosen) and pairs + distinct <= most:
+            slot, again = find_by(slots, state, items[t])
+            if slot >= 0 and keep[t] and found < len(chosen) and pairs + kept(state) <= most:
                 now = times[t] if timed else times[t - 1]
                 clock(now, hands)
                 chosen[found] = pairs + slot
-                for s in range(distinct):
+                for s in range(kept(state)):
                     repeat_features(state, s, now, hands, index[pairs], value[pairs])
                     pairs += 1
                 found += 1
                 starts[found] = pairs
-            slots[items[t]] = take(state, slot, items[t], times[t])
+            slots[items[t]] = take(state, slot, again, items[t], times[t])
     return found, pairs

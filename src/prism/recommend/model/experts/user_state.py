@@ -1,4 +1,8 @@
-"""What the simple experts remember of one user: a value of a few arrays, bounded by the user's distinct items."""
+"""What the simple experts remember of one user: a value of a few arrays.
+
+All that is kept of every item ever taken is its code. The rest is kept of the latest MOST distinct items: so an event
+costs the same after a hundred events and after a hundred thousand.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,6 +13,8 @@ from prism.ops.cpu.compiling import loop
 
 # Latest items that are remembered in order.
 RECENT = 20
+# Distinct items whose counts and times are remembered: where there are more, the one taken longest ago makes room.
+MOST = 512
 EVENTS, DISTINCT, LAST_TIME, LAST_SLOT, VISIT = range(5)
 # Seconds without an event after which a visit is over.
 VISIT_GAP = 1800
@@ -19,12 +25,14 @@ HABIT_DECAY = 0.9
 
 
 class UserState(NamedTuple):
-    """Slot s < facts[DISTINCT] belongs to the distinct item items[s]; slots beyond are room to grow."""
+    """Slot s < kept(state) belongs to the item items[s]; slots beyond are room to grow."""
 
+    seen: NDArray[np.int32]
+    """[room]: all items ever taken, in the order in which they first were: facts[DISTINCT] of them."""
     items: NDArray[np.int32]
-    """[slots]: item codes, in the order in which they were first taken."""
+    """[slots]: item codes."""
     counts: NDArray[np.int32]
-    """[slots]: how often."""
+    """[slots]: how often it was taken, since it has its slot."""
     places: NDArray[np.int64]
     """[slots]: events before the latest time it was taken."""
     times: NDArray[np.int64]
@@ -32,7 +40,7 @@ class UserState(NamedTuple):
     rhythm: NDArray[np.float64]
     """[slots, 4]: Σ cos, Σ sin of the time of day, and of the time of the week."""
     after: NDArray[np.int32]
-    """[slots]: the slot of what followed it last time; -1: nothing yet."""
+    """[slots]: the item that followed it last time; -1: nothing yet."""
     recent: NDArray[np.int32]
     """[RECENT]: the latest items, latest first; -1 where there are fewer."""
     facts: NDArray[np.int64]
@@ -42,18 +50,25 @@ class UserState(NamedTuple):
 
     def trimmed(self) -> "UserState":
         """Without the room to grow."""
-        n = self.distinct
-        return self._replace(**{name: getattr(self, name)[:n] for name in PER_SLOT})
+        n = min(self.distinct, MOST)
+        return self._replace(seen=self.taken, **{name: getattr(self, name)[:n] for name in PER_SLOT})
 
     @property
     def distinct(self) -> int:
         """Distinct items so far."""
         return int(self.facts[DISTINCT])
 
+    @property
+    def taken(self) -> NDArray[np.int32]:
+        """The codes of all distinct items."""
+        return self.seen[: self.facts[DISTINCT]]
 
-def empty_state(slots: int = 16) -> UserState:
+
+def empty_state(room: int = 16) -> UserState:
     """A user without events, with room for so many distinct items."""
+    slots = min(room, MOST)
     return UserState(
+        seen=np.zeros(room, dtype=np.int32),
         items=np.zeros(slots, dtype=np.int32),
         counts=np.zeros(slots, dtype=np.int32),
         places=np.zeros(slots, dtype=np.int64),
@@ -68,10 +83,10 @@ def empty_state(slots: int = 16) -> UserState:
 
 def updated(state: UserState, item: int, when: int) -> UserState:
     """After one event; the arrays are changed in place, and grown where they are full."""
-    slot = find(state, item)
-    if slot < 0 and state.distinct == len(state.items):
-        state = _grown(state)
-    take(state, slot, item, when)
+    slot, again = find(state, item)
+    if not again:
+        state = _with_room(state)
+    take(state, slot, again, item, when)
     return state
 
 
@@ -82,38 +97,69 @@ def state_after(items: NDArray[Any], times: NDArray[np.int64]) -> UserState:
     return state
 
 
-def _grown(state: UserState) -> UserState:
-    room = {name: np.zeros((16, *getattr(state, name).shape[1:]), getattr(state, name).dtype) for name in PER_SLOT}
-    twice = {
-        name: np.concatenate([getattr(state, name), np.zeros_like(getattr(state, name)), room[name]])
-        for name in PER_SLOT
-    }
-    return state._replace(**twice)
+def _with_room(state: UserState) -> UserState:
+    """With room for one more distinct item: twice as much as now, where there is none."""
+    n = state.distinct
+    grown = {name: min(2 * n + 16, MOST) for name in PER_SLOT} if n == len(state.items) < MOST else {}
+    if n == len(state.seen):
+        grown["seen"] = 2 * n + 16
+    return state._replace(**{name: _grown(getattr(state, name), size) for name, size in grown.items()})
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    larger = np.zeros((size, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+@loop
+def kept(state):  # type: ignore[no-untyped-def]
+    """Slots in use."""
+    return min(state.facts[DISTINCT], MOST)
 
 
 @loop
 def find(state, item):  # type: ignore[no-untyped-def]
-    """The slot of an item; -1: it was never taken."""
-    for s in range(state.facts[DISTINCT]):
+    """(the item's slot, -1 if it has none; whether it was ever taken)."""
+    for s in range(kept(state)):
         if state.items[s] == item:
-            return s
-    return -1
+            return s, True
+    for n in range(state.facts[DISTINCT] if state.facts[DISTINCT] > MOST else 0):
+        if state.seen[n] == item:
+            return -1, True
+    return -1, False
 
 
 @loop
-def take(state, slot, item, when):  # type: ignore[no-untyped-def]
-    """Takes in one event of the item at `slot` (-1: of a new one); gives its slot."""
+def find_by(slots, state, item):  # type: ignore[no-untyped-def]
+    """`find`, from slots [items]: the slot that each item was last given, -1 if it was never taken."""
+    slot = slots[item]
+    return (slot if slot >= 0 and state.items[slot] == item else -1), slot >= 0
+
+
+@loop
+def _free_slot(state):  # type: ignore[no-untyped-def]
+    """A slot for an item without one: unused, or that of the item taken longest ago."""
+    if state.facts[DISTINCT] < MOST:
+        return state.facts[DISTINCT]
+    return np.argmin(state.places[:MOST])
+
+
+@loop
+def take(state, slot, again, item, when):  # type: ignore[no-untyped-def]
+    """Takes in one event of an item, which `find` has found at `slot` (-1: nowhere) and `again`; gives its slot."""
     facts = state.facts
-    again = slot >= 0
-    if not again:
-        slot = facts[DISTINCT]
-        facts[DISTINCT] += 1
+    if slot < 0:
+        slot = _free_slot(state)
         state.items[slot] = item
         state.counts[slot] = 0
         state.rhythm[slot] = 0
         state.after[slot] = -1
+    if not again:
+        state.seen[facts[DISTINCT]] = item
+        facts[DISTINCT] += 1
     if facts[EVENTS] > 0:
-        state.after[facts[LAST_SLOT]] = slot
+        state.after[facts[LAST_SLOT]] = item
         state.habit[0] = HABIT_DECAY * state.habit[0] + (1 - HABIT_DECAY) * again
     state.counts[slot] += 1
     state.places[slot] = facts[EVENTS]
@@ -140,4 +186,5 @@ def _take_all(state, items, times):  # type: ignore[no-untyped-def]
         top = max(top, items[n] + 1)
     slots = np.full(top, -1, dtype=np.int32)
     for n in range(len(items)):
-        slots[items[n]] = take(state, slots[items[n]], items[n], times[n])
+        slot, again = find_by(slots, state, items[n])
+        slots[items[n]] = take(state, slot, again, items[n], times[n])
