@@ -107,7 +107,7 @@ def _check(made: Any, model: Path, acknowledged: dict[str, tuple[str, int]]) -> 
         for mine, theirs in zip(ours.arrays, again.arrays, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=2e-5)
         assert ours.facts.tolist() == again.facts.tolist()
-        assert ours.seen.tolist() == again.seen.tolist()
+        assert ours.user.taken.tolist() == again.user.taken.tolist()
 
 
 def resident(pid: int) -> float:
