@@ -14,6 +14,7 @@ from torch.nn import functional
 from prism.errors import InputError
 from prism.machine import pick_device
 from prism.recommend.answer.ask import after_last, one_history, user_codes
+from prism.recommend.answer.baseline import fitted_baseline
 from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.answer.many import best_of_users
 from prism.recommend.data.clock import Moment, seconds
@@ -151,22 +152,14 @@ class Recommender(Trained):
         made = Recommender(
             self.model, replace(self.split, log=log, valid=nothing, test=nothing), self.config, self.experts
         )
-        made.id, made._instead = self.id, self._instead
+        made.id, made.baseline = self.id, self.baseline
         return made
 
     def with_baseline(self, name: str) -> "Recommender":
-        """The same log, but a simple baseline answers in place of the model: for where it is ahead.
-
-        It has no live sessions; the model's own mixture of simple experts has.
-        """
-        config, train = BASELINES[name](), self.split.train
-        refused = config.refusal(train) if hasattr(config, "refusal") else None
-        if not train.n_events:
-            refused = "an exported model has no events to fit it to; give the run that it was made of"
-        if refused is not None:
-            raise InputError(f"baseline {name}: {refused}")
-        fitted, made = config.fit(train), copy(self)
-        made._instead = lambda log, queries: torch.tensor(fitted(log, queries))
+        """The same log, but a simple baseline answers in place of the model, live too: for where it is ahead."""
+        made = copy(self)
+        made.__dict__.pop("key", None)  # users' states are another's
+        made.baseline, made.experts = fitted_baseline(name, self.split.train), None
         return made
 
     def session(
@@ -178,8 +171,6 @@ class Recommender(Trained):
         state: bytes | None = None,
     ) -> Session:
         """A user whose events come one by one; without arguments, someone new; with what `Session.state` gave, them."""
-        if self._instead is not None:
-            raise InputError("a baseline has no live sessions: take the model, or recommend from a history")
         if state is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, history and state")
@@ -189,6 +180,8 @@ class Recommender(Trained):
 
     def save(self, folder: str | Path) -> None:
         """Weights, config, items and events, so that `load` gives this again."""
+        if self.baseline is not None:
+            raise InputError(f"baseline {self.baseline.name} is not kept in a run: export it")
         folder = Path(folder)
         storage.open_run(folder, self.split, self.config, store=True)
         checkpoints.save(folder, "best", 0, {"model": self.model.state_dict()}, {})

@@ -8,6 +8,7 @@ import torch
 
 from prism.errors import InputError
 from prism.machine import pick_device
+from prism.recommend.answer.baseline import Baseline
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import item_values
 from prism.recommend.data.known import load as load_data
@@ -37,7 +38,8 @@ class Trained:
 
     id: str | None = None
     """Of an exported model: a digest of its files."""
-    _instead: Scorer | None = None
+    baseline: Baseline | None = None
+    """Answers in place of the model."""
 
     def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
         self.model, self.split, self.config, self.experts = model, split, config, experts
@@ -158,13 +160,15 @@ class Trained:
     @property
     def context(self) -> int | None:
         """Events of a history that count; None: all of them."""
+        if self.baseline is not None:
+            return self.baseline.last
         window = self.config.batching.length if self.model.grows else None  # set: the config is resolved
         return window if self.config.context is None else self.config.context
 
     @property
     def scorer(self) -> Scorer:
         """Scores of all items after any history."""
-        return self._instead or ModelScorer(self.model, self.context, self.experts)
+        return self.baseline or ModelScorer(self.model, self.context, self.experts)
 
     @property
     def excludes_seen(self) -> bool:

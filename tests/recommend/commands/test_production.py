@@ -16,12 +16,15 @@ from support import tiny
 from prism.cli import main
 from prism.errors import InputError
 from prism.files import only_one
+from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.because import because
 from prism.recommend.data.items import with_items
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
 from prism.recommend.data.merge import items_alone, merge
 from prism.recommend.data.splits import split
+from prism.recommend.evaluation.baselines import BASELINES
+from prism.recommend.live.pool import SessionPool
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.runs.refit import best_epochs, refit
@@ -186,13 +189,44 @@ def test_a_simple_baseline_answers_in_place_of_the_model_where_that_is_asked_for
     again = made.recommend(history=[], k=5, exclude_seen=True)  # what was left out once is not left out for ever
     assert [one.item for one in again] == [ids[code] for code in wanted][:5]
     assert made.recommend(users=made.log.user_ids[:3].tolist(), k=2).height == 6
-    with pytest.raises(InputError, match="no live sessions"):
-        made.session()
     export(Recommender.load(run), tmp_path / "model")
     with pytest.raises(InputError, match="baseline popularity: an exported model has no events"):
         Recommender.load(tmp_path / "model").with_baseline("popularity")
     with pytest.raises(InputError, match="did you mean"):
         made.with_baseline("popularty")
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_answers_live_and_exported_as_it_does_for_whole_histories(
+    run: Path, tmp_path: Path, name: str
+) -> None:
+    made = Recommender.load(run).with_baseline(name)
+    assert made.key != Recommender.load(run).key  # a state of one is none of the other
+    answering = [made]
+    if exportable(name):
+        export(made, tmp_path / "model")
+        answering.append(Recommender.load(tmp_path / "model"))
+        with pytest.raises(InputError, match=f"update the run, then export it with --baseline {name}"):
+            update(answering[1], merge(answering[1].log, made.log), None)
+    else:
+        with pytest.raises(InputError, match="other users' events, which an exported model never holds"):
+            export(made, tmp_path / "model")
+        assert not (tmp_path / "model").exists()
+    items = [7, 12, 3, 7, 40, 22, 3]
+    for one in answering:
+        session, pool = one.session(history=items[:2]), SessionPool(one, 2)
+        pool.load("u", items[:2])
+        for n in range(2, len(items) + 1):
+            wanted = [(x.item, x.score) for x in made.recommend(history=items[:n], exclude_seen=False)]
+            again = one.session(state=session.state())
+            for found in (session.recommend(exclude_seen=False), again.recommend(exclude_seen=False)):
+                assert [(x.item, x.score) for x in found] == wanted
+            (pooled,) = pool.recommend(["u"], exclude_seen=False)
+            assert [(x.item, x.score) for x in pooled] == wanted
+            if n < len(items):
+                session.update(items[n])
+                pool.update(["u"], [items[n]])
+        assert pool.state("u") == session.state()
 
 
 def test_similar_items_have_the_largest_cosine_and_exclude_the_item() -> None:

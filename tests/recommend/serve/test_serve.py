@@ -5,6 +5,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ pytest.importorskip("prometheus_client", reason="the service needs it: pip insta
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
 from fastapi.testclient import TestClient
+from support import tiny
 from support.service import expected, items, models, send, service
 
 from prism.errors import InputError
+from prism.recommend.data.splits import split
 from prism.recommend.partition import partition
+from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import export
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
 from prism.recommend.serve.service import Limits
@@ -145,6 +150,23 @@ def test_another_model_answers_from_the_events_without_a_gap(client: TestClient,
     assert items(answer) == expected(model.parent / "two", ["3", "9"])
     assert client.post("/model", json={"name": "../two"}).status_code == 422
     assert client.post("/model", json={"name": "three"}).status_code == 404
+
+
+def test_a_simple_baseline_is_served_as_a_model_is(client: TestClient, model: Path) -> None:
+    config = replace(tiny.CONFIG, heads=2)
+    run = Recommender._untrained(split(tiny.log(), config.protocol), config)
+    export(run.with_baseline("item-knn"), model.parent / "knn")
+    send(client, ("u", "3", "a", 10))
+    told = client.post("/model", json={"name": "knn"}).json()
+    assert (told["baseline"], told["state_bytes"]) == ("item-knn", 50 * 16)
+    history = ["3"]
+    for n in range(12):  # past a snapshot
+        history.append(str(7 * n % 50))
+        answer = send(client, ("u", history[-1], f"k{n}", 20 + n), recommend={"k": 5})
+        assert items(answer) == expected(model.parent / "knn", history, 5)
+    assert client.get("/because", params={"user": "u", "item": "7"}).status_code == 200
+    assert client.post("/model", json={"name": "one"}).json()["baseline"] is None
+    assert items(client.get("/recommendations?user=u").json()) == expected(model, history)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from prism.display.tables import show
 from prism.display.text import plain_lines
 from prism.errors import InputError
 from prism.machine import pick_device
+from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.choose import Filter, Recommendation
 from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
@@ -134,6 +135,16 @@ def evaluate(
         found |= recommender.evaluate_baselines(valid=valid)
         print("".join(f"{line}\n" for line in usable(recommender.split.train)[1]), end="")
     show_evaluations(f"{run}, {'validation' if valid else 'test'}", found)
+    ahead = max(found, key=lambda name: found[name]["ndcg@10"])
+    if ahead != recommender.config.mixer:
+        print(_instead(run, ahead, valid))
+
+
+def _instead(run: Path, baseline: str, valid: bool) -> str:
+    """What to do where a simple baseline is ahead."""
+    words = f"export {run} MODEL" if exportable(baseline) else f"recommend {run} …"
+    ask = "" if valid else f", and if `{program()} evaluate {run} --valid` says so too,"
+    return f"{baseline} is ahead of the model{ask}: `{program()} {words} --baseline {baseline}` lets it answer"
 
 
 def recommend(

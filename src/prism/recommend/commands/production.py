@@ -31,19 +31,20 @@ def refit(run: Positional[Path], out: Path | None = None, device: str | None = N
     print(f"{target}: trained on all {made.log.n_events:,} events; next: prism export {target} MODEL")
 
 
-def export(run: Positional[Path], model: Positional[Path]) -> None:
+def export(run: Positional[Path], model: Positional[Path], baseline: str | None = None) -> None:
     """Writes a model for answering: weights, items and config with checksums, and nobody's events.
 
     Args:
         run: A folder that `prism fit`, `refit` or `update` made.
         model: The folder to write; it must be new.
+        baseline: Let a simple baseline answer in place of the model, where `prism evaluate` finds it ahead.
     """
     from prism.recommend.runs.export import export as write
 
     recommender = Recommender.load(run, device="cpu")
     if recommender.id is not None:
         raise InputError(f"{run} is an exported model already: copy the folder")
-    about = write(recommender, model)
+    about = write(recommender if baseline is None else recommender.with_baseline(baseline), model)
     size = sum(path.stat().st_size for path in model.iterdir()) / 2**20
     print(f"{model}: model {about['id']} of {about['items']:,} items, {size:.1f} MB; next: prism serve {model}")
 

@@ -1,13 +1,16 @@
 """What a pool remembers of each slot's user: a recurrent model's state, or the last events of a limited context."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from prism.recommend.answer.ask import after_last
+from prism.recommend.answer.baseline import Baseline
+from prism.recommend.data.log import Log
+from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live.network import LiveModel
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 NONE = -1
 
 
+@runtime_checkable
 class Memory(Protocol):
     """One row per slot, cleared before it is first used; rows never touch each other."""
 
@@ -134,6 +138,10 @@ class WindowMemory:
             self._recent[slot] = np.append(kept, [[code, time]], axis=0)
 
     def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
+        return ModelScorer(self._of.model, self._context).features(*self._asked(slots, at))
+
+    def _asked(self, slots: Any, at: int | None) -> tuple[Log, Queries]:
+        """What comes after the events of each slot?"""
         recent = [self._recent[slot] if slot >= 0 else self._recent[0][:0] for slot in slots.tolist()]
         events, everyone = np.concatenate(recent), np.arange(len(slots))
         log = replace(
@@ -143,8 +151,7 @@ class WindowMemory:
             times=events[:, 1],
             user_ids=everyone,
         )
-        asked, queries = after_last(log, everyone, self._of.model.items, at=at)
-        return ModelScorer(self._of.model, self._context).features(asked, queries)
+        return after_last(log, everyone, self._of.model.items, at=at)
 
     def scores(self, features: Tensor) -> Tensor:
         return self._of.model.scores(features)
@@ -154,3 +161,26 @@ class WindowMemory:
 
     def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
         self._recent[slot] = arrays[0]
+
+
+class BaselineMemory(WindowMemory):
+    """The last events of each user, for a baseline: its scores are all the features that it has."""
+
+    def __init__(self, recommender: "Recommender", capacity: int, baseline: Baseline):
+        super().__init__(recommender, capacity, baseline.last)
+        self._baseline = baseline
+
+    def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
+        return self._baseline(*self._asked(slots, at))
+
+    def scores(self, features: Tensor) -> Tensor:
+        return features
+
+
+def memory_of(recommender: "Recommender", capacity: int) -> Memory:
+    """What suits a recommender."""
+    if recommender.baseline is not None:
+        return BaselineMemory(recommender, capacity, recommender.baseline)
+    if recommender.context is not None:
+        return WindowMemory(recommender, capacity, recommender.context)
+    return RecurrentMemory(recommender, capacity)

@@ -17,7 +17,7 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
-from prism.recommend.live.memories import NONE, Memory, RecurrentMemory, WindowMemory
+from prism.recommend.live.memories import NONE, Memory, memory_of
 from prism.recommend.live.user_bytes import UserValue, pack_user, unpack_user
 from prism.recommend.model.experts.user_state import UserState, empty_state, updated
 from prism.recommend.model.recommender import live_scores
@@ -31,8 +31,8 @@ User = Hashable
 class SessionPool:
     """The states of at most `capacity` users; beyond that, whoever was idle longest is forgotten.
 
-    A recurrent model's state has a fixed size. A model with a limited context keeps its last events instead and
-    encodes them on demand.
+    A recurrent model's state has a fixed size. A model with a limited context, or a baseline, keeps the last events
+    instead and reads them on demand.
     """
 
     def __init__(
@@ -47,10 +47,8 @@ class SessionPool:
         self._nobody = empty_state(1)
         self._users: list[UserState] = [self._nobody] * capacity
         self._experts = recommender.experts
-        self._items, context = recommender.model.items, recommender.context
-        self._memory: Memory = (
-            RecurrentMemory(recommender, capacity) if context is None else WindowMemory(recommender, capacity, context)
-        )
+        self._items = recommender.model.items
+        self._memory: Memory = memory_of(recommender, capacity)
 
     def __len__(self) -> int:
         return len(self._slots)

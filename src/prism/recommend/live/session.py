@@ -12,6 +12,7 @@ from prism.recommend.answer.ask import after_last, log_of
 from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.log import Codes, Log
+from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live.user_bytes import UserValue, pack_user
 from prism.recommend.model.experts.user_state import state_after, updated
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Session:
     """Holds the model's state before the last event, and that event, whose answer may be asked for at any time.
 
-    A model whose context is limited has no such state: there the last events are kept and encoded on demand.
+    A model whose context is limited has no such state, nor has a baseline: there the last events are kept.
     """
 
     def __init__(self, recommender: "Recommender", history: Log):
@@ -38,7 +39,9 @@ class Session:
         self._state: ModelState | None = None
         self._last: Events | None = None  # None: the start token
         self._ahead: tuple[Tensor, ModelState] | None = None  # features and state after the last event, if computed
-        if recommender.context is None and self._count:
+        if recommender.context is not None:
+            self._codes, self._times = self._codes[-recommender.context :], self._times[-recommender.context :]
+        elif self._count:
             self._catch_up(history)
 
     @property
@@ -93,6 +96,8 @@ class Session:
     @torch.inference_mode()
     def scores(self, at: int | None = None) -> Tensor:
         """[1, items]: every item's score now."""
+        if self._of.baseline is not None:
+            return self._of.baseline(*self._asked(at))
         x, experts = self._features(at), self._of.experts
         if experts is None:
             return self._model.scores(x)
@@ -101,14 +106,15 @@ class Session:
     def _features(self, at: int | None) -> Tensor:
         """[1, dim]: after the last event."""
         if self._of.context is not None:
-            log, queries = after_last(
-                log_of(self._of.log, self._codes, self._times), np.array([0]), self._model.items, at=at
-            )
-            return ModelScorer(self._model, self._of.context).features(log, queries)
+            return ModelScorer(self._model, self._of.context).features(*self._asked(at))
         if self._model.config.query_time or self._ahead is None:
             now = int(self._times[-1]) if self._count else 0
             self._ahead = self._step(now if at is None else at)
         return self._ahead[0]
+
+    def _asked(self, at: int | None) -> tuple[Log, Queries]:
+        """The question, after the events that are kept."""
+        return after_last(log_of(self._of.log, self._codes, self._times), np.array([0]), self._model.items, at=at)
 
     def state(self) -> bytes:
         """All that is remembered of this user and nothing of anyone else, for `Recommender.session(state=…)`."""

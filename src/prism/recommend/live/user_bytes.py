@@ -34,6 +34,8 @@ def model_key(recommender: "Recommender") -> str:
         weights = sha256()
         for name, weight in recommender.model.state_dict().items():
             weights.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
+        if recommender.baseline is not None:
+            weights.update(recommender.baseline.name.encode())
         return sha256(recommender.config.to_json().encode() + weights.digest()).hexdigest()[:16]
     return recommender.id
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from prism.errors import InputError
 from prism.files import checksum, flush
+from prism.recommend.answer.baseline import stored_baseline
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
 from prism.recommend.data.log import Log
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
 FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 1, "model.json", "model.safetensors", "values.safetensors"
-EXPERTS = "experts.safetensors"
+EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
 
 
 def is_model(folder: Path) -> bool:
@@ -82,8 +83,12 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
         about["values"] = list(of.names)
     if recommender.experts is not None:
         save_arrays({name: np.ascontiguousarray(x) for name, x in recommender.experts.arrays().items()}, part / EXPERTS)
+    if recommender.baseline is not None:
+        about["baseline"] = recommender.baseline.name
+        save_arrays(recommender.baseline.arrays(), part / BASELINE)
     about["checksums"] = {path.name: checksum(path) for path in sorted(part.iterdir())}
-    about["id"] = sha256(json.dumps(about["checksums"], sort_keys=True).encode()).hexdigest()[:16]
+    told = about["checksums"] | ({"baseline": about["baseline"]} if "baseline" in about else {})
+    about["id"] = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
     for path in part.iterdir():
         path.chmod(0o644)  # safetensors lets only the owner read
@@ -137,7 +142,9 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
     except RuntimeError as error:
         raise InputError(f"{folder / WEIGHTS} is not of this config: {' '.join(str(error).split())[:200]}") from None
     gates = made.model.gates
-    if gates is not None:
+    if "baseline" in about:
+        made.baseline = stored_baseline(about["baseline"], load_arrays(folder / BASELINE))
+    elif gates is not None:
         made.experts = experts_from(
             load_arrays(folder / EXPERTS),
             gates.repeats.double().numpy(),

@@ -80,6 +80,9 @@ def update(
         device: Where to train; None: a GPU where there is one.
     """
     at_least("epochs", epochs, 1)
+    if before.baseline is not None:
+        name = before.baseline.name
+        raise InputError(f"baseline {name} is not trained: update the run, then export it with --baseline {name}")
     if not merged.new.any() and merged.log.n_items == before.model.items:
         raise InputError("nothing is new: every event is known already, and so is every item")
     config = before.config

@@ -98,9 +98,11 @@ class Endpoints:
             "name": self.of.folder.name,
             "items": made.model.items,
             "mixer": made.config.mixer,
+            "baseline": None if made.baseline is None else made.baseline.name,
             "since": engine.since,
             "users_in_memory": len(engine.pool),
-            "state_bytes": 4 * made.model.backbone.state_size(),
+            # numbers of 4 bytes; or an item and a time of 8 each, of every event that counts
+            "state_bytes": 4 * made.model.backbone.state_size() if made.context is None else 16 * made.context,
         }
 
     async def swap(self, body: schema.ModelIn, tenant: str) -> schema.Json:

@@ -4,9 +4,11 @@ With G = Xᵀ X over users and P = (G + λ I)⁻¹: B_ij = −P_ij / P_jj, and 0
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.config import at_least
@@ -55,6 +57,9 @@ class Ease:
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(inverse)).T.contiguous()  # rows are read, one per event
         weights = inverse.div_(-inverse.diagonal().clone())
         return EaseScorer(weights.fill_diagonal_(0.0), self)
+
+    def restored(self, arrays: dict[str, NDArray[Any]]) -> "EaseScorer":
+        return EaseScorer(torch.from_numpy(arrays["weights"]), self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,10 @@
 """Item-kNN: what is near the history's items, by users in common."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.config import at_least
 from prism.recommend.data.log import Codes, Ints, Log
@@ -40,6 +42,9 @@ class ItemKNN:
         k = min(self.neighbours, max(train.n_items - 1, 1))
         near, similarity = nearest(offsets, items, starts, users[by_item], k)
         return ItemKNNScorer(near, similarity, self)
+
+    def restored(self, arrays: dict[str, NDArray[Any]]) -> "ItemKNNScorer":
+        return ItemKNNScorer(**arrays, config=self)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """First-order Markov: p(j | i) = (count(i → j) + s · p(j)) / (count(i) + s), which backs off to popularity p."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.errors import InputError
 from prism.recommend.data.log import Codes, Ints, Log, concatenated_ranges
@@ -37,6 +40,14 @@ class Markov:
             smoothing=self.smoothing,
         )
 
+    @property
+    def last(self) -> int:
+        """The latest event alone counts."""
+        return 1
+
+    def restored(self, arrays: dict[str, NDArray[Any]]) -> "MarkovScorer":
+        return MarkovScorer(**arrays, smoothing=self.smoothing)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarkovScorer:
@@ -47,14 +58,18 @@ class MarkovScorer:
     popularity: Scores
     smoothing: float
 
+    @cached_property
+    def _sums(self) -> NDArray[np.float64]:
+        """All counts before each place: a live user must not wait for the sum over all pairs."""
+        return np.concatenate([[0.0], np.cumsum(self.counts, dtype=np.float64)])
+
     def __call__(self, log: Log, queries: Queries) -> Scores:
         latest = _latest_known(log, queries)
         asked = np.flatnonzero(latest >= 0)
         begin, end = self.starts[latest[asked]], self.starts[latest[asked] + 1]
         place = concatenated_ranges(begin, end - begin)
         total = np.zeros(len(queries), dtype=np.float32)
-        sums = np.concatenate([[0.0], np.cumsum(self.counts, dtype=np.float64)])
-        total[asked] = sums[end] - sums[begin]
+        total[asked] = self._sums[end] - self._sums[begin]
         scores: Scores = (self.smoothing / (total + self.smoothing))[:, None] * self.popularity
         query = np.repeat(asked, end - begin)
         scores[query, self.after[place]] += self.counts[place] / (total[query] + self.smoothing)

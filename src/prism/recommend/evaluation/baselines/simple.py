@@ -1,8 +1,10 @@
 """Popularity, and the user's own items again: what needs no more than counting."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism.config import at_least
 from prism.recommend.data.log import Log
@@ -22,6 +24,14 @@ class Popularity:
         if self.days is not None:
             events = events[train.times > train.times.max() - self.days * 86_400]
         return PopularityScorer(np.bincount(events, minlength=train.n_items).astype(np.float32))
+
+    @property
+    def last(self) -> int:
+        """Of the history nothing counts; one event is the least that a live user keeps."""
+        return 1
+
+    def restored(self, arrays: dict[str, NDArray[Any]]) -> "PopularityScorer":
+        return PopularityScorer(**arrays)
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class RepeatLast:
         at_least("last", self.last, 1)
 
     def fit(self, train: Log) -> "RepeatLast":
+        return self
+
+    def restored(self, arrays: dict[str, NDArray[Any]]) -> "RepeatLast":
         return self
 
     def __call__(self, log: Log, queries: Queries) -> Scores:
