@@ -1,78 +1,79 @@
 """The page at /, in a browser: with the keyboard alone, without anything from elsewhere."""
+# ruff: noqa: E402  (what may be absent is asked for first)
 
+import re
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the page needs fastapi: pip install 'prism-sequence[serve]'")
-uvicorn = pytest.importorskip("uvicorn", reason="the page needs uvicorn: pip install 'prism-sequence[serve]'")
+pytest.importorskip("uvicorn", reason="the page needs uvicorn: pip install 'prism-sequence[serve]'")
+pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 browsers = pytest.importorskip("playwright.sync_api", reason="`make test-services` gets playwright and chromium")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: `make test-services` gets it")
 
+from support.service import models, running
+
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    from support import tiny
-
-    from prism.recommend.data.splits import split
-    from prism.recommend.recommender import Recommender
-    from prism.recommend.serve.app import create_app
-    from prism.recommend.serve.engine import Engine
-    from prism.recommend.serve.service import Limits, Service
-    from prism.recommend.serve.stores.sqlite import SqliteStore
-
-    config = replace(tiny.CONFIG, heads=2)
-    made = Recommender._untrained(split(tiny.log(), config.protocol), config)
-    engine = Engine(made, SqliteStore(tmp_path / "e.db"), capacity=2000)
-    engine.warm()
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    app = create_app(Service(engine=engine, folder=tmp_path / "tiny", limits=Limits(seconds=60)))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join()
-    engine.stop()
-
-
-def test_a_customer_is_opened_and_takes_a_product_by_keyboard_and_the_reasons_are_shown(address: str) -> None:
-    with browsers.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        wrong, asked = [], set()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.add(request.url.split("/")[2]))
-        page.goto(address)
-        page.wait_for_selector("#products .take")
-        page.fill("#user", "somebody")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#recommended .take")
-        before = page.inner_text("#recommended")
-        page.focus("#products .take")
-        page.keyboard.press("Enter")
-        browsers.expect(page.locator("#events")).to_have_text("1")
-        assert page.inner_text("#recommended") != before
-        assert page.locator("#recommended .moved").count()  # where each item stood before is shown, and read aloud
-        assert page.locator("#recommended .aloud").first.inner_text().startswith(", ")
-        assert page.locator("#history li").count() == 1
-        assert "ms" in page.inner_text("#latency")
-        page.locator("#recommended button", has_text="Why?").first.click()
-        page.wait_for_selector("#why table")
-        assert not page.evaluate("[...document.querySelectorAll('input')].filter((one) => !one.labels.length).length")
-        page.click("#forget")
-        browsers.expect(page.locator("#events")).to_have_text("0")
+def page(tmp_path: Path) -> Iterator[Any]:
+    """The page, open; no script of it may fail, and nothing may be asked of anyone else."""
+    wrong, asked = [], set()
+    with running(models(tmp_path / "models"), tmp_path / "e.db") as client, browsers.sync_playwright() as play:
+        address = str(client.base_url)
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        made = browser.new_page()
+        made.on("pageerror", lambda error: wrong.append(str(error)))
+        made.on("request", lambda request: asked.add(request.url.split("/")[2]))
+        made.goto(address)
+        made.wait_for_selector("#recommended .take")
+        yield made
         browser.close()
     assert not wrong
     assert asked == {address.split("/")[2]}
+
+
+def test_a_customer_is_opened_and_takes_a_product_by_keyboard_and_the_reasons_are_shown(page: Any) -> None:
+    browsers.expect(page.locator("#user")).to_have_value(re.compile("^visitor-"))  # someone new is there at once
+    page.fill("#user", "somebody")
+    page.keyboard.press("Enter")
+    said = browsers.expect(page.locator("#said"))
+    said.to_have_text("somebody is open.")
+    before = page.inner_text("#recommended")
+    page.focus("#products .take")
+    page.keyboard.press("Enter")
+    browsers.expect(page.locator("#events")).to_have_text("1")
+    said.to_contain_text("taken. Most likely next: ")  # read aloud
+    assert page.inner_text("#recommended") != before
+    assert page.locator("#recommended .moved").count()  # where each item stood before is shown, and read aloud
+    assert page.locator("#recommended .aloud").first.inner_text().startswith(", ")
+    assert page.locator("#history li").count() == 1
+    assert "ms" in page.inner_text("#latency")
+    why = page.locator("#recommended .why").first
+    why.press("Enter")
+    browsers.expect(why).to_have_attribute("aria-expanded", "true")
+    assert page.locator("#recommended li").first.locator(".reasons tbody tr").count() == 1
+    why.press("Enter")
+    browsers.expect(page.locator(".reasons")).to_have_count(0)
+    assert not page.evaluate("[...document.querySelectorAll('input')].filter((one) => !one.labels.length).length")
+
+
+def test_a_known_customer_is_there_after_a_reload_and_is_deleted_by_two_presses(page: Any) -> None:
+    page.fill("#user", "somebody")
+    page.keyboard.press("Enter")
+    browsers.expect(page.locator("#said")).to_have_text("somebody is open.")
+    page.locator("#products .take").first.click()
+    browsers.expect(page.locator("#events")).to_have_text("1")
+    page.reload()
+    browsers.expect(page.locator("#count")).to_have_text("(1 event)")
+    browsers.expect(page.locator("#user")).to_have_value("somebody")
+    page.click("#forget")
+    browsers.expect(page.locator("#forget")).to_contain_text("Press again")
+    assert page.inner_text("#events") == "1"
+    page.click("#forget")
+    browsers.expect(page.locator("#events")).to_have_text("0")
+    page.fill("#search", "nothing at all")
+    browsers.expect(page.locator("#found")).to_contain_text("No product has")

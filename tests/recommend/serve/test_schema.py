@@ -1,7 +1,7 @@
 """The OpenAPI document, tried by schemathesis: whatever it allows, and much that it does not, never ends in a 500."""
+# ruff: noqa: E402  (what may be absent is asked for first)
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +9,19 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'prism-sequence[serve]'")
 pytest.importorskip("prometheus_client", reason="the service needs it: pip install 'prism-sequence[serve]'")
+pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 schemathesis = pytest.importorskip("schemathesis", reason="`make test-services` gets schemathesis")
+
+from support.service import models, service
+
+from prism.recommend.serve.app import create_app
 
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Any]:
-    from support import tiny
-
-    from prism.recommend.data.splits import split
-    from prism.recommend.recommender import Recommender
-    from prism.recommend.serve.app import create_app
-    from prism.recommend.serve.engine import Engine
-    from prism.recommend.serve.service import Limits, Service
-    from prism.recommend.serve.stores.sqlite import SqliteStore
-
-    config = replace(tiny.CONFIG, heads=2)
-    made = Recommender._untrained(split(tiny.log(), config.protocol), config)
-    engine = Engine(made, SqliteStore(tmp_path / "e.db"), capacity=2000)
-    engine.warm()
-    yield create_app(Service(engine=engine, folder=tmp_path / "tiny", limits=Limits(seconds=60)))
-    engine.stop()
+    made = service(models(tmp_path / "models"), tmp_path / "e.db")
+    yield create_app(made)
+    made.engine.stop()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -99,6 +99,7 @@ class Endpoints:
             "items": made.model.items,
             "mixer": made.config.mixer,
             "baseline": None if made.baseline is None else made.baseline.name,
+            "probabilities": made.experts is not None,  # whether scores are logarithms of them
             "since": engine.since,
             "users_in_memory": len(engine.pool),
             # numbers of 4 bytes; or an item and a time of 8 each, of every event that counts

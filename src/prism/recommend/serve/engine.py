@@ -18,7 +18,7 @@ from prism.recommend.answer.choose import permitted
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Found, Outcome, Question, deliver
 from prism.recommend.serve.states import States
-from prism.recommend.serve.stores.base import Store, StoreError, User
+from prism.recommend.serve.stores.base import Kept, Store, StoreError, User
 
 log = logging.getLogger("prism.serve")
 # Seconds for which another machine's change of an item's availability may go unseen.
@@ -228,8 +228,13 @@ class Engine:
             "latest": events[-1].time,
             "age": max(0, int(time.time()) - events[-1].time),
             "state_bytes": len(self.pool.state(user)) if user in self.pool else 0,
-            "history": [event.item for event in events[-100:]],
+            "history": [self._told(event) for event in events[-100:]],
         }
+
+    def _told(self, event: Kept) -> dict[str, Any]:
+        log, code = self.recommender.log, int(self.pool.codes([event.item])[0])
+        name = None if code < 0 or log.item_names is None else log.item_names[code]
+        return {"item": event.item, "name": name, "time": event.time}
 
     def forget(self, user: User) -> int:
         """Removes a user's events and state; to be called by the engine."""

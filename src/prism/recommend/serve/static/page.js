@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 const names = new Map();
 let user = null;
 let ranks = new Map(); // where each recommendation of this customer stood before
+let probabilities = false; // whether scores are logarithms of them
 
 async function ask(method, path, body) {
   const headers = { "Content-Type": "application/json" };
@@ -20,13 +21,25 @@ function say(text, wrong = false) {
 }
 
 async function attempt(work) {
-  try { await work(); } catch (error) { say(error.message, true); }
+  try {
+    await work();
+  } catch (error) {
+    say(error instanceof TypeError ? "The service cannot be reached: is it still running?" : error.message, true);
+    if (error.status === 401) { $("access").open = true; $("key").focus(); }
+  }
 }
 
 const label = (item) => names.get(String(item)) ?? String(item);
+const events = (count) => `${count.toLocaleString()} event${count === 1 ? "" : "s"}`;
 
 function keep(item, name) {
-  names.set(String(item), (name ?? String(item)).trim());
+  if (name) names.set(String(item), name.trim());
+}
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
 }
 
 // [what is seen, what is read aloud] of a rank that changed
@@ -35,12 +48,6 @@ function moved(item, rank) {
   if (!ranks.size || before === rank) return null;
   if (before === undefined) return ["new", "new in the list"];
   return before > rank ? [`▲ ${before - rank}`, `up ${before - rank}`] : [`▼ ${rank - before}`, `down ${rank - before}`];
-}
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
 }
 
 function entry(item, extra, share, change) {
@@ -55,80 +62,150 @@ function entry(item, extra, share, change) {
   return element("li", {}, take);
 }
 
+function percent(score) {
+  const share = 100 * Math.exp(score);
+  return share >= 0.1 ? `${share.toFixed(1)} %` : "below 0.1 %";
+}
+
 function showRecommended(items) {
-  const best = items.length ? items[0].score : 0, last = items.length ? items[items.length - 1].score : 0;
+  const best = items[0]?.score ?? 0, last = items.at(-1)?.score ?? 0;
   $("recommended").replaceChildren(...items.map((one, rank) => {
     keep(one.item, one.name);
-    const share = best > last ? Math.round(15 + 75 * (one.score - last) / (best - last)) : 50;
-    const row = entry(one.item, `${one.item} · score ${one.score.toFixed(2)}`, share, moved(one.item, rank));
-    const why = element("button", { type: "button" }, "Why?");
-    why.setAttribute("aria-label", `Why ${label(one.item)}?`);
-    why.addEventListener("click", () => attempt(() => reasons(one.item)));
-    row.append(why);
+    const share = probabilities ? Math.exp(one.score - best) : best > last ? (one.score - last) / (best - last) : 0.5;
+    const told = probabilities ? percent(one.score) : `score ${one.score.toFixed(2)}`;
+    const row = entry(one.item, `${one.item} · ${told}`, Math.round(5 + 85 * share), moved(one.item, rank));
+    row.append(whyButton(one.item, row));
     return row;
   }));
   ranks = new Map(items.map((one, rank) => [String(one.item), rank]));
 }
 
-async function taken(item) {
-  if (!user) { $("user").value = `visitor-${Math.random().toString(36).slice(2, 8)}`; await open($("user").value); }
-  const start = performance.now();
-  const answer = await ask("POST", "events", { events: [{ user, item: String(item), id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` }], recommend: { k: 10 } });
-  $("latency").textContent = `${(performance.now() - start).toFixed(1)} ms`;
-  showRecommended(answer.recommendations[0].items);
-  say(`${label(item)} taken.`);
-  $("why").replaceChildren();
-  await history();
+// Opens and closes the reasons below a recommendation
+function whyButton(item, row) {
+  const why = element("button", { type: "button", className: "why" }, "Why?");
+  why.setAttribute("aria-label", `Why ${label(item)}?`);
+  why.setAttribute("aria-expanded", "false");
+  why.addEventListener("click", () => attempt(async () => {
+    const open = row.querySelector(".reasons");
+    if (open) open.remove();
+    else row.append(await reasons(item));
+    why.setAttribute("aria-expanded", String(!open));
+  }));
+  return why;
 }
 
 async function reasons(item) {
   const found = await ask("GET", `because?user=${encodeURIComponent(user)}&item=${encodeURIComponent(item)}`);
-  if (!found.length) { say("Nobody's history yet: this is what most people start with."); return; }
-  const rows = found.map((one) => element("tr", {}, element("td", {}, one.name?.trim() ?? label(one.item), element("small", {}, one.age ? ` ${one.age} events ago` : " the latest")), element("td", {}, (one.effect > 0 ? "+" : "−") + Math.abs(one.effect).toFixed(3))));
-  const head = element("tr", {}, element("th", { scope: "col" }, "event"), element("th", { scope: "col" }, "score with it − without"));
-  $("why").replaceChildren(element("h3", {}, `${label(item)}, because of`), element("table", {}, head, ...rows));
+  const made = element("div", { className: "reasons" });
+  if (!found.length) {
+    say("No history yet: this is what most people start with.");
+    made.append("No history yet: this is what most people start with.");
+    return made;
+  }
+  const rows = found.map((one) => {
+    keep(one.item, one.name);
+    const age = element("small", {}, one.age ? ` ${events(one.age)} ago` : " the latest");
+    return element("tr", {}, element("td", {}, label(one.item), age), element("td", {}, (one.effect < 0 ? "−" : "+") + Math.abs(one.effect).toFixed(2)));
+  });
+  const heads = ["Because of", "score with it − without"].map((text) => element("th", { scope: "col" }, text));
+  made.append(element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+  say(`${label(item)}: mostly because of ${label(found[0].item)}.`);
+  return made;
+}
+
+async function taken(item) {
+  const id = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  const start = performance.now();
+  const answer = await ask("POST", "events", { events: [{ user, item: String(item), id }], recommend: { k: 10 } });
+  $("latency").textContent = `${(performance.now() - start).toFixed(1)} ms`;
+  const items = answer.recommendations[0].items;
+  showRecommended(items);
+  await history();
+  say(`${label(item)} taken.` + (items.length ? ` Most likely next: ${label(items[0].item)}.` : ""));
+}
+
+function showHistory(found) {
+  const rows = found.history.map((one) => {
+    keep(one.item, one.name);
+    return element("li", {}, label(one.item), element("small", {}, ` ${new Date(1000 * one.time).toLocaleDateString()}`));
+  });
+  const list = $("history");
+  list.replaceChildren(...rows.reverse());
+  list.start = found.events;
+  list.hidden = !found.events;
+  $("nothing").hidden = !!found.events;
+  $("forget").hidden = !found.events;
+  ready();
+  const more = found.events - rows.length;
+  $("count").textContent = more > 0 ? `(${events(found.events)}, the latest ${rows.length} shown)` : `(${events(found.events)})`;
+  $("events").textContent = found.events.toLocaleString();
+  $("bytes").textContent = found.state_bytes ? `${(found.state_bytes / 1024).toFixed(1)} kB` : "–";
 }
 
 async function history() {
   try {
-    const found = await ask("GET", `users/${encodeURIComponent(user)}`);
-    $("history").replaceChildren(...found.history.slice().reverse().map((item) => element("li", {}, label(item))));
-    $("count").textContent = `(${found.events})`;
-    $("events").textContent = found.events;
-    $("bytes").textContent = `${(found.state_bytes / 1024).toFixed(1)} kB`;
-    $("forget").hidden = false;
+    showHistory(await ask("GET", `users/${encodeURIComponent(user)}`));
   } catch (error) {
     if (error.status !== 404) throw error;
-    $("history").replaceChildren();
-    $("count").textContent = "(nobody yet)";
-    $("events").textContent = 0; $("bytes").textContent = "–"; $("forget").hidden = true;
+    showHistory({ events: 0, history: [], state_bytes: 0 });
   }
 }
 
 async function open(name) {
   user = name;
   ranks = new Map();
-  $("why").replaceChildren();
+  $("user").value = user;
   const answer = await ask("GET", `recommendations?user=${encodeURIComponent(user)}`);
   showRecommended(answer.recommendations[0].items);
   await history();
+  location.replace(`#${encodeURIComponent(user)}`); // a reload opens the same customer
+  if (![...$("opened").options].some((one) => one.value === user)) $("opened").append(element("option", { value: user }));
   say(`${user} is open.`);
 }
 
 async function search() {
-  const found = await ask("GET", `items?limit=12&search=${encodeURIComponent($("search").value)}`);
-  $("products").replaceChildren(...found.map((one) => { keep(one.item, one.name); return entry(one.item, one.available ? one.item : `${one.item} · not available`); }));
+  const wanted = $("search").value.trim(), limit = 12;
+  const found = await ask("GET", `items?limit=${limit}&search=${encodeURIComponent(wanted)}`);
+  $("products").replaceChildren(...found.map((one) => {
+    keep(one.item, one.name);
+    return entry(one.item, one.available ? one.item : `${one.item} · not available`);
+  }));
+  const count = found.length === limit ? `the first ${limit}` : `${found.length}`;
+  $("found").textContent = found.length ? `${count} shown` : `No product has “${wanted}” in its name or id.`;
+}
+
+// What is deleted is gone for good: it takes two presses.
+function ready() {
+  $("forget").textContent = "Delete this customer";
+  $("forget").classList.remove("sure");
+}
+
+async function forget() {
+  if (!$("forget").classList.contains("sure")) {
+    $("forget").textContent = `Press again: all events of ${user} are deleted for good`;
+    $("forget").classList.add("sure");
+    return;
+  }
+  const gone = await ask("DELETE", `users/${encodeURIComponent(user)}`);
+  await open(user);
+  $("user").focus(); // the button is gone
+  say(`${events(gone.removed_events)} of ${user} deleted.`);
 }
 
 let typing;
 $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(search), 120); });
 $("customer").addEventListener("submit", (event) => { event.preventDefault(); attempt(() => open($("user").value.trim())); });
 $("key").addEventListener("change", () => attempt(begin));
-$("forget").addEventListener("click", () => attempt(async () => { const gone = await ask("DELETE", `users/${encodeURIComponent(user)}`); await open(user); say(`${gone.removed_events} events of ${user} are deleted.`); }));
+$("forget").addEventListener("click", () => attempt(forget));
+$("forget").addEventListener("blur", ready);
 
 async function begin() {
   const model = await ask("GET", "model");
-  $("model").textContent = `model ${model.name}: ${model.mixer}, ${model.items.toLocaleString()} items; a customer is ${(model.state_bytes / 1024).toFixed(0)} kB, however long the history`;
+  probabilities = model.probabilities;
+  const what = model.baseline ? `the baseline ${model.baseline}` : model.mixer;
+  const size = model.state_bytes < 1024 ? `${model.state_bytes} bytes` : `${(model.state_bytes / 1024).toFixed(0)} kB`;
+  $("model").textContent = `model ${model.name}: ${what}, ${model.items.toLocaleString()} items; its state of a customer is ${size}, however long the history`;
   await search();
+  await open(decodeURIComponent(location.hash.slice(1)) || `visitor-${Math.random().toString(36).slice(2, 8)}`);
 }
 attempt(begin);
