@@ -22,7 +22,6 @@ from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import no_queries
-from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.live.session import Session
 from prism.recommend.live.user_bytes import model_key, unpack_user
 from prism.recommend.runs import storage
