@@ -19,7 +19,9 @@ from prism.probes.settings import RECIPES
 from prism.probes.tasks.base import VOCABULARY, Examples
 from prism.probes.tasks.logic import Mux, Parity
 from prism.probes.tasks.memory import VariableTracking
+from prism.probes.tasks.spelling import spelled_probe
 from prism.probes.tasks.tracking import RunningParity
+from prism.probes.tasks.writing import MultiValueRecall
 from prism.probes.training import ProbeModelConfig, ProbeResult, ProbeTraining, accuracy, batches, run_probe, watching
 
 SHORT = ProbeTraining(steps=6, batch=8, every=3, watched=32, tested=64)
@@ -179,6 +181,19 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prisma': did you mean 'prism'"):
         probe(("xor",), mixers=("prisma",), out=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_can_be_spelled_with_fields_of_its_own() -> None:
+    spelled = ProbeSettings(memory_length=40).probe("multi-value-recall:roles=4,pairs=3")
+    assert spelled == MultiValueRecall(length=40, roles=4, pairs=3)
+    assert spelled_probe("s3:length=8").length == 8
+    assert spelled_probe("modular-counting:modulus=4").chance == 0.25
+    job = Job(task="mqar:pairs=8", mixer="prism:steps=4", seed=1, settings=ProbeSettings())
+    assert job.path(Path("out")) == Path("out/mqar@pairs=8/prism@steps=4-1.json")
+    with pytest.raises(InputError, match="probe mqar has no field 'pears': did you mean 'pairs'"):
+        spelled_probe("mqar:pears=8")
+    with pytest.raises(InputError, match="probe 'mqar:8': '8' is not field=value"):
+        spelled_probe("mqar:8")
 
 
 def test_every_update_sees_as_many_tokens() -> None:

@@ -32,7 +32,7 @@ class Job:
 
     def path(self, out: Path) -> Path:
         """Where its result lies."""
-        return out / self.task / f"{self.mixer.replace(':', '@')}-{self.seed}.json"
+        return out / self.task.replace(":", "@") / f"{self.mixer.replace(':', '@')}-{self.seed}.json"
 
     def settings_json(self) -> dict[str, Any]:
         """What must be the same for a result to be this run's."""
@@ -74,7 +74,7 @@ def probe(
     Runs that OUT already holds are not run again, so that the same command continues what was stopped.
 
     Args:
-        tasks: Names from `prism list`; none: the paper's nine.
+        tasks: Names from `prism list`, with fields after a colon: multi-value-recall:roles=4; none: the paper's nine.
         mixers: Names from `prism list`, with fields after a colon: prism:steps=4,anchor=none; hybrids: prism,attention.
         seeds: Runs of each, with seeds 0, 1, …
         recipe: Where the options below start: ours, or the training of the code released with the paper.

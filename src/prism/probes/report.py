@@ -7,7 +7,7 @@ from statistics import mean, median, stdev
 from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.display.tables import Cell, as_text, show_all, table
 from prism.printed import PROBING, PROBING_MIXERS
-from prism.probes.tasks.base import PROBES
+from prism.probes.tasks.spelling import probe_kind, spelled_probe
 from prism.probes.training import ProbeResult
 
 # (task, mixer, seed)
@@ -43,7 +43,7 @@ def show_table(results: Results) -> str:
     for task in tasks:
         runs = {mixer: [run for key, run in results.items() if key[:2] == (task, mixer)] for mixer in mixers}
         cells = [cell(task, mixer, of) for mixer, of in runs.items()]
-        rows.append([task, f"{PROBES[task]().chance:.3f}", *cells])
+        rows.append([task, f"{spelled_probe(task).chance:.3f}", *cells])
     seeds = len({seed for _, _, seed in results})
     title = f"accuracy on unseen examples, {seeds} seed(s), the paper's in brackets; updates until solved"
     made = table(["task", "chance", *mixers], rows, lines=True)
@@ -70,12 +70,12 @@ def write_lengths(path: Path, results: Results) -> None:
     for axis in axes.flat[len(tasks) :]:
         axis.axis("off")
     for axis, task in zip(axes.flat, tasks, strict=False):
-        first = PROBES[task]().chance
+        first = spelled_probe(task).chance
         for n, mixer in enumerate(mixers):
             runs = [run for key, run in results.items() if key[:2] == (task, mixer)]
             if not runs:
                 continue
-            trained = min(int(length) for length in runs[0].longer) // min(PROBES[task].longer)
+            trained = min(int(length) for length in runs[0].longer) // min(probe_kind(task).longer)
             seen = [{trained: run.accuracy} | {int(length): x for length, x in run.longer.items()} for run in runs]
             lengths = sorted(seen[0])
             style = {"color": COLOURS[n % len(COLOURS)], "marker": "os^vDPX*"[n % 8]}
@@ -115,7 +115,7 @@ def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]])
                 points = [(look.step, look.accuracy) for look in run.curve]
                 axis.plot(*zip(*points, strict=True), color=colour, linewidth=1.3, alpha=0.85)
                 axis.plot(*points[-1], "o", color=colour, markersize=4)
-        axis.axhline(PROBES[task]().chance, color="#7f7f7f", linestyle=":", linewidth=1)
+        axis.axhline(spelled_probe(task).chance, color="#7f7f7f", linestyle=":", linewidth=1)
         end = axis.get_xlim()[1]
         for step in growths[task]:
             if step < end:

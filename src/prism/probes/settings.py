@@ -8,7 +8,8 @@ import tyro
 
 from prism.config import at_least
 from prism.layers.spelling import spelled_mixers
-from prism.probes.tasks.base import PROBES, Probe
+from prism.probes.tasks.base import Probe
+from prism.probes.tasks.spelling import probe_kind, spelled_probe
 from prism.probes.training import ProbeModelConfig, ProbeTraining
 
 
@@ -44,10 +45,10 @@ class ProbeSettings:
         at_least("ffn", self.ffn, 0)
 
     def probe(self, task: str) -> Probe:
-        """A task at its length."""
-        kind = PROBES[task]
+        """A task, as it is spelled, at its length."""
         memory = self.length if self.memory_length is None else self.memory_length
-        return kind(length={"tracking": self.tracking_length, "memory": memory}.get(kind.kind, self.length))
+        lengths = {"tracking": self.tracking_length, "memory": memory}
+        return spelled_probe(task, lengths.get(probe_kind(task).kind, self.length))
 
     def model(self, probe: Probe, mixer: str) -> ProbeModelConfig:
         """The model for a task."""
