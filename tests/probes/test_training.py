@@ -131,6 +131,10 @@ def test_the_command_writes_table_curves_and_one_json_a_run(tmp_path: Path, caps
     assert "[1.00]" in table  # the paper's
     assert table in capsys.readouterr().out
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    probe(("parity",), mixers=("prism", "gla"), seeds=3, settings=settings, only_finished=True, out=tmp_path)
+    assert table in capsys.readouterr().out  # nothing was run, and what is not there has no column
+    with pytest.raises(InputError, match="holds none of these runs: leave --only-finished out"):
+        probe(("parity",), mixers=("gla",), settings=settings, only_finished=True, out=tmp_path)
 
 
 def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:

@@ -28,6 +28,7 @@ def rank(
     seeds: int = 3,
     settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = SETTINGS,
     processes: int = cpu_count() or 1,
+    only_finished: bool = False,
     out: Path = Path("runs/rank"),
 ) -> None:
     """State tracking at 1, 4 and 16 times the training length, overwriting, several facts per token; it continues.
@@ -38,6 +39,15 @@ def rank(
         seeds: Runs of each, with seeds 0, 1, …
         settings: Model and training, the same for all.
         processes: Runs at a time, each on one thread.
+        only_finished: Train nothing: the table and the pictures of those runs that OUT holds.
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
-    probe(tasks, mixers=mixers, seeds=seeds, settings=settings, processes=processes, out=out)
+    probe(
+        tasks,
+        mixers=mixers,
+        seeds=seeds,
+        settings=settings,
+        processes=processes,
+        only_finished=only_finished,
+        out=out,
+    )

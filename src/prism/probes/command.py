@@ -9,13 +9,13 @@ import torch
 import tyro
 
 from prism.config import at_least, one_of
-from prism.errors import needs
+from prism.errors import InputError, needs
 from prism.files import write_whole
 from prism.probes.report import has_lengths, show_table, write_curves, write_lengths
 from prism.probes.settings import RECIPES, ProbeSettings, Recipe
 from prism.probes.tasks.base import PAPER_PROBES
 from prism.probes.training import ProbeResult, run_probe
-from prism.train.jobs import run_jobs
+from prism.train.jobs import finished, run_jobs
 
 PAPER_MIXERS = ("attention", "linear-attention", "mom", "prism")
 
@@ -67,6 +67,7 @@ def probe(
     recipe: Recipe = "ours",
     settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = RECIPES["ours"],
     processes: int = cpu_count() or 1,
+    only_finished: bool = False,
     out: Path = Path("probing"),
 ) -> None:
     """The probing tasks, for any mixers: accuracy as mean ± spread over seeds, steps to solve, learning curves.
@@ -80,6 +81,7 @@ def probe(
         recipe: Where the options below start: ours, or the training of the code released with the paper.
         settings: Model and training, the same for all.
         processes: Runs at a time, each on one thread.
+        only_finished: Train nothing: the table and the pictures of those runs that OUT holds.
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
     needs("matplotlib", extra="plots")  # before hours of training, not after
@@ -97,7 +99,9 @@ def probe(
         for task in tasks or PAPER_PROBES
         for mixer in mixers
     ]
-    results = run_jobs(jobs, out, processes)
+    results = finished(jobs, out) if only_finished else run_jobs(jobs, out, processes)
+    if not results:
+        raise InputError(f"{out} holds none of these runs: leave --only-finished out, and they are run")
     found = {(job.task, job.mixer, job.seed): result for job, result in results.items()}
     write_whole(out / "table.txt", show_table(found).encode())
     growths = {job.task: settings.training.growths(settings.probe(job.task)) for job in jobs}

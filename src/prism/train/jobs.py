@@ -59,7 +59,7 @@ J = TypeVar("J", bound=Job)
 
 def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
     """All results, those that `out` holds read from it, the others run and written there one by one."""
-    done = {job: result for job in jobs if (result := _read(job, out)) is not None}
+    done = finished(jobs, out)
     missing = [job for job in jobs if job not in done]
     if done:
         print(f"{len(done)} of {len(jobs)} runs are in {out} already", flush=True)
@@ -68,6 +68,11 @@ def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
         write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
         print(f"{n}/{len(missing)}  {job.line(result)}", flush=True)
     return {job: done[job] for job in jobs}
+
+
+def finished(jobs: Sequence[J], out: Path) -> dict[J, Any]:
+    """The results that `out` holds."""
+    return {job: result for job in jobs if (result := _read(job, out)) is not None}
 
 
 def at_once() -> int:
