@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from prism.ops.sampled_loss import sampled_log_likelihood
+from prism.ops.sampled_loss import Drawn, sampled_log_likelihood
 
 
-def definition(x: Tensor, table: Tensor, targets: Tensor, drawn: Tensor, log_expected: Tensor, limits, bias) -> Tensor:
+def definition(x: Tensor, table: Tensor, targets: Tensor, among: Drawn, bias) -> Tensor:
+    drawn, log_expected, limits = among
     found = []
     for group in range(len(limits) - 1):
         for n in range(int(limits[group]), int(limits[group + 1])):
@@ -31,7 +32,7 @@ def test_values_and_gradients_are_those_of_the_definition(with_bias: bool) -> No
     weights = torch.randn(9, dtype=torch.float64)  # each token counts differently
     inputs = (x, table, bias) if with_bias else (x, table)
     found, wanted = (
-        form(x, table, targets, drawn, log_expected, limits, bias=bias if with_bias else None)
+        form(x, table, targets, Drawn(drawn, log_expected, limits), bias=bias if with_bias else None)
         for form in (sampled_log_likelihood, definition)
     )
     torch.testing.assert_close(found, wanted)
@@ -47,7 +48,7 @@ def test_with_every_item_drawn_once_it_is_the_exact_softmax() -> None:
         torch.arange(6) % 5,
     )
     found = sampled_log_likelihood(
-        x, table, targets, torch.arange(5), torch.zeros(1, 5, dtype=torch.float64), torch.tensor([0, 6])
+        x, table, targets, Drawn(torch.arange(5), torch.zeros(1, 5, dtype=torch.float64), torch.tensor([0, 6]))
     )
     torch.testing.assert_close(found, (x @ table.T).log_softmax(1)[torch.arange(6), targets])
 
@@ -55,7 +56,7 @@ def test_with_every_item_drawn_once_it_is_the_exact_softmax() -> None:
 def test_scores_that_would_overflow_are_finite() -> None:
     x, table = torch.full((1, 1), 200.0, requires_grad=True), torch.tensor([[1.0], [2.0]])
     found = sampled_log_likelihood(
-        x, table, torch.tensor([0]), torch.tensor([1]), torch.zeros(1, 1), torch.tensor([0, 1])
+        x, table, torch.tensor([0]), Drawn(torch.tensor([1]), torch.zeros(1, 1), torch.tensor([0, 1]))
     )
     found.sum().backward()
     assert found.item() == -200

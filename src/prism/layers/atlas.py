@@ -10,17 +10,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.base.fast_weights import FastWeights
-from prism.layers.base.mixer import MixerConfig, State
-from prism.layers.base.pace import Pace, Sequences
-from prism.layers.base.parts import GatedRead, half_lives, unit, wide
+from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
+from prism.layers.base.mixer import State
+from prism.layers.base.parts import half_lives, wide
+from prism.ops.common.packing import Packing
 from prism.ops.fastweight.atlas import atlas
 
 Terms = Literal["powers", "monomials"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtlasConfig(MixerConfig):
+class AtlasConfig(FastWeightsConfig):
     """ATLAS with a linear memory, and OmegaNet (`newton_schulz` and `momentum` off)."""
 
     window: int = 8
@@ -33,13 +33,11 @@ class AtlasConfig(MixerConfig):
     """The highest degree of the features φ of queries and keys; 1 leaves them as they are."""
     terms: Terms = "powers"
     """Each coordinate's powers, degree · d features; or all products of coordinates, about d^degree / degree!."""
-    conv_size: int = 4
-    """Window of the short convolutions, in tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("terms", self.terms, Terms)
-        for name in ("window", "degree", "conv_size"):
+        for name in ("window", "degree"):
             at_least(name, getattr(self, name), 1)
 
     def _make(self, dim: int) -> "Atlas":
@@ -72,30 +70,26 @@ class Atlas(FastWeights):
     """ATLAS: a memory trained on a window of tokens at once, its steps orthogonalised."""
 
     Config = AtlasConfig
-    parallel = False
-    sequences_only = True
+    config: AtlasConfig
 
     def __init__(self, dim: int, config: AtlasConfig):
         super().__init__(dim)
-        self.config, H = config, config.heads
         gates = ["weight", "keep", *["momentum"] * config.momentum, *["step"] * config.newton_schulz]
-        self.build_projections(config, config.conv_size, gates)
-        d = self.d
+        self.build_projections(config, gates)
+        d, H = self.d, config.heads
         self.features = Features(d, config.degree, config.terms)
         self.keep_bias = nn.Parameter(half_lives(H))
         # steps start at a tenth: with steps of 1 the memory never settles, and float32 cannot follow it
         self.step_bias = nn.Parameter(torch.full((H,), log(0.1 / 0.9))) if config.newton_schulz else None
-        self.read = GatedRead(d)
-        self.out = nn.Linear(H * d, dim, bias=False)
+        self.build_read()
 
-    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: a loop over tokens."""
-        assert isinstance(pace, Sequences)
-        history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
-        (q, k, v), gate, given, history = self.projected(x, self.config.heads, pace, history)
-        o, memory = atlas(
-            self.features(unit(q)),
-            self.features(unit(k)),
+    def remember(
+        self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
+    ) -> tuple[Tensor, State]:
+        """A loop over tokens."""
+        return atlas(
+            self.features(q),
+            self.features(k),
             v,
             # 2γ sums to at most 1 over a window: equal keys move the memory onto their value, not past it
             given["weight"].sigmoid() / (2 * self.config.window),
@@ -104,11 +98,10 @@ class Atlas(FastWeights):
             memory,
             iterations=5 if self.config.newton_schulz else 0,
             eta=None if self.step_bias is None else (given["step"] + wide(self.step_bias)).sigmoid(),
-            cu_seqlens=pace.packing,
+            cu_seqlens=packing,
         )
-        return self.out(self.read(o.to(x.dtype), gate)), (history, *memory)
 
-    def _fresh(self, x: Tensor, sequences: int) -> State:
+    def fresh(self, x: Tensor, sequences: int) -> State:
         return tuple(wide(x).new_zeros(sequences, *shape) for shape in self.state_shapes()[1:])
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -6,21 +6,20 @@ from typing import Literal, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.layers.base.fast_weights import FastWeights
-from prism.layers.base.mixer import MixerConfig, State
-from prism.layers.base.pace import Pace, Sequences
-from prism.layers.base.parts import GatedRead, half_lives, unit, wide
+from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
+from prism.layers.base.mixer import State
+from prism.layers.base.parts import half_lives, wide
+from prism.ops.common.packing import Packing
 from prism.ops.fastweight.titans import titans
 
 Memory = Literal["linear", "mlp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TitansConfig(MixerConfig):
+class TitansConfig(FastWeightsConfig):
     """Titans' neural memory."""
 
     memory: Memory = "mlp"
@@ -33,13 +32,11 @@ class TitansConfig(MixerConfig):
     """Whether Z carries over (η); without, a token's own gradient is all it adds."""
     forget: bool = True
     """Whether the memory decays (α)."""
-    conv_size: int = 4
-    """Window of the short convolutions, in tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("memory", self.memory, Memory)
-        for name in ("expansion", "chunk", "conv_size"):
+        for name in ("expansion", "chunk"):
             at_least(name, getattr(self, name), 1)
 
     def _make(self, dim: int) -> "Titans":
@@ -51,45 +48,37 @@ class Titans(FastWeights):
     """Titans' neural memory, trained on each token with momentum and forgetting; without the attention branch."""
 
     Config = TitansConfig
-    parallel = False
-    sequences_only = True
+    config: TitansConfig
 
     def __init__(self, dim: int, config: TitansConfig):
         super().__init__(dim)
-        self.config, H = config, config.heads
         gates = ["rate", *["momentum"] * config.momentum, *["forget"] * config.forget]
-        self.build_projections(config, config.conv_size, gates)
-        d = self.d
+        self.build_projections(config, gates)
+        d, H = self.d, config.heads
         self.keep_bias = nn.Parameter(half_lives(H)) if config.forget else None
         widths = (d, config.expansion * d, d) if config.memory == "mlp" else (d, d)
         # M before the first token is learnt: a memory of two zero matrices would have no gradient
         self.start = nn.ParameterList(torch.randn(H, m, n) * m**-0.5 for m, n in pairwise(widths))
-        self.read = GatedRead(d)
-        self.out = nn.Linear(H * d, dim, bias=False)
+        self.build_read()
 
-    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: a loop over chunks."""
-        assert isinstance(pace, Sequences)
-        history, memory = (None, self._fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
-        (q, k, v), gate, given, history = self.projected(x, self.config.heads, pace, history)
-        log_keep = None
-        if self.keep_bias is not None:
-            log_keep = F.logsigmoid(given["forget"] + wide(self.keep_bias))
-        o, after = titans(
-            unit(q),
-            unit(k),
+    def remember(
+        self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
+    ) -> tuple[Tensor, State]:
+        """A loop over chunks."""
+        return titans(
+            q,
+            k,
             v,
             # 2θ sums to at most 1 over a chunk: b equal keys move a linear memory onto their value, not past it
             given["rate"].sigmoid() / (2 * self.config.chunk),
             F.logsigmoid(given["momentum"]) if self.config.momentum else None,
-            log_keep,
+            None if self.keep_bias is None else F.logsigmoid(given["forget"] + wide(self.keep_bias)),
             memory,
             chunk=self.config.chunk,
-            cu_seqlens=pace.packing,
+            cu_seqlens=packing,
         )
-        return self.out(self.read(o.to(x.dtype), gate)), (history, *after)
 
-    def _fresh(self, x: Tensor, sequences: int) -> State:
+    def fresh(self, x: Tensor, sequences: int) -> State:
         M = [wide(M).expand(sequences, *M.shape) for M in self.start]
         place = torch.zeros(sequences, dtype=torch.long, device=x.device)
         return *M, *M, *(torch.zeros_like(M_l) for M_l in M), place

@@ -15,13 +15,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+class Drawn(NamedTuple):
+    """Items that stand for all others."""
+
+    items: Int[Tensor, " M"]
+    """The same for every token; one that comes twice counts twice."""
+    log_expected: Float[Tensor, "S M"]
+    """log E for each group of tokens; +∞ leaves a drawn item out for that group."""
+    limits: Int[Tensor, " S_and_1"]
+    """Tokens limits[g] … limits[g + 1] − 1 are group g."""
+
+
 def sampled_log_likelihood(
     x: Float[Tensor, "N D"],
     table: Float[Tensor, "I D"],
     targets: Int[Tensor, " N"],
-    drawn: Int[Tensor, " M"],
-    log_expected: Float[Tensor, "S M"],
-    limits: Int[Tensor, " S_and_1"],
+    drawn: Drawn,
     *,
     bias: Float[Tensor, " I"] | None = None,
 ) -> Float[Tensor, " N"]:
@@ -31,15 +40,13 @@ def sampled_log_likelihood(
         x: Features, one row per token.
         table: One row per item.
         targets: The item that came, 0 ≤ target < I.
-        drawn: Items that stand for all others, the same for every token; one that comes twice counts twice.
-        log_expected: log E for each group of tokens; +∞ leaves a drawn item out for that group.
-        limits: Tokens limits[g] … limits[g + 1] − 1 are group g.
+        drawn: Items that stand for all others.
         bias: Added to each item's score.
     """
     with torch.autocast(x.device.type, enabled=False):
-        target_rows, drawn_rows = F.embedding(targets, table), F.embedding(drawn, table)
-        offsets = (None, None) if bias is None else (bias[targets], bias[drawn])
-        hidden = (targets, drawn, log_expected.to(table.dtype), limits)
+        target_rows, drawn_rows = F.embedding(targets, table), F.embedding(drawn.items, table)
+        offsets = (None, None) if bias is None else (bias[targets], bias[drawn.items])
+        hidden = (targets, drawn.items, drawn.log_expected.to(table.dtype), drawn.limits)
         return _SampledLogLikelihood.apply(x.to(table.dtype), target_rows, drawn_rows, *offsets, *hidden)
 
 
@@ -103,9 +110,7 @@ def named_log_likelihood(
     x: Float[Tensor, "N D"],
     table: Float[Tensor, "I D"],
     targets: Int[Tensor, " N"],
-    drawn: Int[Tensor, " M"],
-    log_expected: Float[Tensor, "S M"],
-    limits: Int[Tensor, " S_and_1"],
+    drawn: Drawn,
     extras: Extras,
     *,
     bias: Float[Tensor, " I"] | None = None,
@@ -120,10 +125,10 @@ def named_log_likelihood(
         target = (x * F.embedding(targets, table)).sum(1) + offsets[targets] + extras.of_target
         exact = torch.einsum("nd,nsd->ns", x, F.embedding(named, table)) + offsets[named] + extras.of_named
         exact = exact.masked_fill((extras.named < 0) | (named == targets[:, None]), -torch.inf)
-        rest = x @ F.embedding(drawn, table).T + offsets[drawn] + extras.of_drawn
-        rest = rest - torch.repeat_interleave(log_expected.to(table.dtype), limits.diff(), 0)
+        rest = x @ F.embedding(drawn.items, table).T + offsets[drawn.items] + extras.of_drawn
+        rest = rest - torch.repeat_interleave(drawn.log_expected.to(table.dtype), drawn.limits.diff(), 0)
         counted = torch.zeros(len(x), len(table), dtype=torch.bool, device=x.device)
         counted.scatter_(1, named, extras.named >= 0)
         counted.scatter_(1, targets[:, None], True)
-        rest = rest.masked_fill(counted[:, drawn], -torch.inf)
+        rest = rest.masked_fill(counted[:, drawn.items], -torch.inf)
         return target - torch.cat([target[:, None], exact, rest], 1).logsumexp(1)

@@ -20,7 +20,7 @@ def test_the_operation_keeps_pytorchs_rules() -> None:
     c = draw(1, 5, 1, 2, 3, 2)
     tensors = [x.clone().requires_grad_() for x in c.tensors()]
     for bounds in (None, [0, 5]):
-        torch.library.opcheck(traced._delta_rule, (*tensors, c.scale, bounds))
+        torch.library.opcheck(traced._node, (tensors, c.scale, "key", bounds))
 
 
 OTHERS = ["gated-deltanet", "gsa", "mamba2", "rwkv7"]
@@ -31,9 +31,9 @@ def test_the_operation_with_a_decay_per_channel_keeps_them_too(side: str, erases
     q, k, v, f, e = (torch.randn(1, 5, 1, 3, dtype=torch.float64, requires_grad=True) for _ in range(5))
     log_alpha = (-torch.rand(1, 5, 1, 3, dtype=torch.float64)).requires_grad_()
     S0 = torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
-    find, erase = (f, e) if erases else (None, None)
+    tensors = [q, k, v, log_alpha, *((f, e) if erases else ()), S0]
     for bounds in (None, [0, 5]):
-        torch.library.opcheck(gated_traced._gated_rule, (q, k, v, log_alpha, find, erase, S0, 0.5, side, bounds))
+        torch.library.opcheck(gated_traced._node, (tensors, 0.5, side, bounds))
 
 
 @pytest.mark.parametrize("mixer", ["prism", "gla", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

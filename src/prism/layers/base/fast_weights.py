@@ -1,37 +1,69 @@
-"""What mixers whose state is a network of its own share: q, k, v after one convolution, and a gate per head."""
+"""What mixers whose state is a network of its own share: q, k, v after one convolution, gates per head, the read."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.layers.base.mixer import Mixer, MixerConfig
-from prism.layers.base.pace import Pace
-from prism.layers.base.parts import ShortConv, wide
+from prism.config import at_least
+from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.pace import Pace, Sequences
+from prism.layers.base.parts import GatedRead, ShortConv, unit, wide
+from prism.ops.common.packing import Packing
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastWeightsConfig(MixerConfig):
+    """What their configs have."""
+
+    conv_size: int = 4
+    """Window of the short convolutions, in tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("conv_size", self.conv_size, 1)
 
 
 class FastWeights(Mixer):
-    """A mixer that trains a memory on each token; its gates have names."""
+    """A mixer that trains a memory on each token; its gates have names. Subclasses give `fresh` and `remember`."""
 
-    d: int
-    gates: Sequence[str]
-    sizes: Sequence[int]
-    project: nn.Linear
-    conv: ShortConv
+    parallel = False
+    sequences_only = True
+    config: FastWeightsConfig
+    read: GatedRead
 
-    def build_projections(self, config: MixerConfig, conv_size: int, gates: Sequence[str]) -> None:
+    def build_projections(self, config: FastWeightsConfig, gates: Sequence[str]) -> None:
         """Maps of the input to q, k, v, the output's gate, and one number per head for each of `gates`."""
-        H, dim = config.heads, self.dim
+        self.config, H, dim = config, config.heads, self.dim
         self.d = d = config.head_size(dim, None, "heads")
         self.gates, self.sizes = gates, [3 * H * d, H * d, *[H] * len(gates)]
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)
-        self.conv = ShortConv(self.sizes[0], conv_size)
+        self.conv = ShortConv(self.sizes[0], config.conv_size)
 
-    def projected(
-        self, x: Float[Tensor, "B T D"], heads: int, pace: Pace, history: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], Tensor, dict[str, Tensor], Tensor]:
-        """((q, k, v), the output's gate, the named gates, the convolution's last inputs)."""
+    def build_read(self) -> None:
+        """From what the memory answers to the residual stream."""
+        self.read = GatedRead(self.d)
+        self.out = nn.Linear(self.config.heads * self.d, self.dim, bias=False)
+
+    def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
+        """Whole sequences, their tokens or chunks one after the other."""
+        assert isinstance(pace, Sequences)
+        history, memory = (None, self.fresh(x, pace.count(x))) if state is None else (state[0], state[1:])
         qkv, gate, *gates = self.project(x).split(self.sizes, -1)
         qkv, history = pace.conv(self.conv, qkv, history)
+        q, k, v = wide(qkv).unflatten(-1, (3, self.config.heads, self.d)).unbind(-3)
         given = dict(zip(self.gates, (wide(y) for y in gates), strict=True))
-        return wide(qkv).unflatten(-1, (3, heads, self.d)).unbind(-3), gate, given, history
+        o, memory = self.remember(unit(q), unit(k), v, given, memory, pace.packing)
+        return self.out(self.read(o.to(x.dtype), gate)), (history, *memory)
+
+    @abstractmethod
+    def fresh(self, x: Tensor, sequences: int) -> State:
+        """The memory before the first token."""
+
+    @abstractmethod
+    def remember(
+        self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
+    ) -> tuple[Tensor, State]:
+        """(answers, memory after them) of tokens [B, T, H, d], trained on under the gates given."""

@@ -46,3 +46,13 @@ def check_dtype(name: str, value: Tensor, allowed: tuple[torch.dtype, ...], like
     """Refuses a dtype that does not go with that of q (`like`)."""
     if value.dtype not in allowed:
         raise ValueError(f"{name} has dtype {value.dtype} but q has {like.dtype}: cast one of them")
+
+
+def start_state(given: Tensor | None, shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
+    """The states [N, H, V, K] before the first tokens, in the dtype that computes: those given, or zeros."""
+    dtype = compute_dtype(like.dtype)
+    if given is None:
+        return like.new_zeros(shape, dtype=dtype)
+    check_tensor("initial_state", given, shape, "N H V K", like)
+    check_dtype("initial_state", given, (torch.float32, dtype), like)
+    return given.to(dtype)

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe, start_state
 from prism.ops.common.packing import Packing, read_bounds
 
 
@@ -91,15 +90,11 @@ def operands(
     if log_alpha is not None:
         check_decay(log_alpha)
     bounds = read_bounds(cu_seqlens, B, T)
-    N = B if bounds is None else len(bounds) - 1
-    if initial_state is not None:
-        check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
-        check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
     given = {"q": q, "k": k, "v": v, "beta": beta, "erase": beta[..., 0] if erase is None else erase}
     given["log_alpha"] = q.new_zeros(B, T, H, dtype=dtype) if log_alpha is None else log_alpha
     return Operands(
         **({name: y.to(dtype) for name, y in given.items()} if widen else given),
-        S0=q.new_zeros(N, H, V, K, dtype=dtype) if initial_state is None else initial_state.to(dtype),
+        S0=start_state(initial_state, (B if bounds is None else len(bounds) - 1, H, V, K), q),
         scale=1.0 if scale is None else float(scale),
         bounds=bounds,
     )

@@ -2,10 +2,9 @@
 
 from typing import Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor
 
-from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe
+from prism.ops.common.checks import check_decay, check_dtype, check_tensor, compute_dtype, describe, start_state
 from prism.ops.common.packing import Packing, read_bounds
 
 Side = Literal["key", "value"]
@@ -40,47 +39,21 @@ def gated_operands(
     k: Tensor,
     v: Tensor,
     log_alpha: Tensor,
-    find: Tensor | None,
-    erase: Tensor | None,
-    side: str,
-    scale: float | None,
-    initial_state: Tensor | None,
-    cu_seqlens: Tensor | Packing | None,
+    find: Tensor | None = None,
+    erase: Tensor | None = None,
+    *,
+    side: str = "key",
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    cu_seqlens: Tensor | Packing | None = None,
 ) -> Gated:
     """Checks the arguments of `gated_rule` and returns them in the one form that the backends take."""
-    _check_choices(side, find, erase)
-    _check_tokens(q, k, v, log_alpha, find, erase, side)
-    B, T, H, _ = q.shape
-    K, V, dtype = k.shape[-1], v.shape[-1], compute_dtype(q.dtype)
-    bounds = read_bounds(cu_seqlens, B, T)
-    N = B if bounds is None else len(bounds) - 1
-    if initial_state is not None:
-        check_tensor("initial_state", initial_state, (N, H, V, K), "N H V K", q)
-        check_dtype("initial_state", initial_state, (torch.float32, dtype), q)
-    tokens = (None if y is None else y.to(dtype) for y in (q, k, v, log_alpha, find, erase))
-    S0 = q.new_zeros(N, H, V, K, dtype=dtype) if initial_state is None else initial_state.to(dtype)
-    scale = 1.0 if scale is None else float(scale)
-    return Gated(*tokens, S0=S0, scale=scale, side=side, bounds=bounds)  # type: ignore[arg-type, misc]
-
-
-def _check_choices(side: str, find: Tensor | None, erase: Tensor | None) -> None:
     if side not in get_args(Side):
         raise ValueError(f"side must be key or value, got {side!r}")
     if (find is None) != (erase is None):
         raise ValueError("find and erase go together: give both, or neither")
     if find is not None and side == "value":
         raise ValueError("side 'value' reads a state without erasure: leave out find and erase")
-
-
-def _check_tokens(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_alpha: Tensor,
-    find: Tensor | None,
-    erase: Tensor | None,
-    side: str,
-) -> None:
     for name, value in (("q", q), ("k", k), ("v", v)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
@@ -89,15 +62,18 @@ def _check_tokens(
     if not q.is_floating_point():
         raise ValueError(f"q must be a floating-point tensor, got {q.dtype}")
     B, T, H, _ = q.shape
-    key, value_ = (B, T, H, k.shape[-1]), (B, T, H, v.shape[-1])
-    meets = ("B T H K", key) if side == "key" else ("B T H V", value_)
-    check_tensor("q", q, meets[1], meets[0], q)
-    check_tensor("v", v, value_, "B T H V", q)
-    check_tensor("log_alpha", log_alpha, key, "B T H K", q)
+    K, V, dtype = k.shape[-1], v.shape[-1], compute_dtype(q.dtype)
+    check_tensor("q", q, (B, T, H, K if side == "key" else V), "B T H K" if side == "key" else "B T H V", q)
+    check_tensor("v", v, (B, T, H, V), "B T H V", q)
+    check_tensor("log_alpha", log_alpha, (B, T, H, K), "B T H K", q)
     for name, part in (("k", k), ("find", find), ("erase", erase)):
         if part is not None:
-            check_tensor(name, part, key, "B T H K", q)
+            check_tensor(name, part, (B, T, H, K), "B T H K", q)
             check_dtype(name, part, (q.dtype,), q)
     check_dtype("v", v, (q.dtype,), q)
-    check_dtype("log_alpha", log_alpha, (q.dtype, compute_dtype(q.dtype)), q)
+    check_dtype("log_alpha", log_alpha, (q.dtype, dtype), q)
     check_decay(log_alpha)
+    bounds = read_bounds(cu_seqlens, B, T)
+    S0 = start_state(initial_state, (B if bounds is None else len(bounds) - 1, H, V, K), q)
+    wide = (None if y is None else y.to(dtype) for y in (q, k, v, log_alpha, find, erase))
+    return Gated(*wide, S0=S0, scale=1.0 if scale is None else float(scale), side=side, bounds=bounds)  # type: ignore[arg-type, misc]

@@ -48,7 +48,9 @@ def gated_rule(
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
     with own_precision(q) as autocast:
-        x = gated_operands(q, k, v, log_alpha, find, erase, side, scale, initial_state, cu_seqlens)
+        x = gated_operands(
+            q, k, v, log_alpha, find, erase, side=side, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens
+        )
         traced = torch.compiler.is_compiling()
         o, S = as_one_node(x) if traced else pick(backend, x, reference, MODULES, autocast=autocast)(x)
     return o.to(q.dtype), S if output_final_state else None
@@ -69,7 +71,7 @@ def gated_rule_step(
     """`gated_rule` for one token of each sequence: operands without the T axis, the next state always returned."""
     tokens = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, log_alpha, find, erase))
     with own_precision(q):
-        x = gated_operands(*tokens, side=side, scale=scale, initial_state=state, cu_seqlens=None)  # type: ignore[arg-type, misc]
+        x = gated_operands(*tokens, side=side, scale=scale, initial_state=state)  # type: ignore[arg-type, misc]
         token = (None if y is None else y[:, 0] for y in x[:6])
         o, S = one_token(*token, S=x.S0, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
     return o.to(q.dtype), S

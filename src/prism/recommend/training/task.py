@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
-from prism.ops.sampled_loss import Extras, named_log_likelihood, sampled_log_likelihood
+from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.evaluation.metrics import CUTOFFS
@@ -144,8 +144,8 @@ class RecommendationTask:
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
             x, table, bias, _ = model(batch.events._replace(items=small.tokens), limits, small.used)
-            found = sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits, bias=bias)
-            return -found.sum()
+            among = Drawn(small.drawn, drawn.log_expected, limits)
+            return -sampled_log_likelihood(x, table, small.targets, among, bias=bias).sum()
         contexts, added, names = batch.seen
         assert names is not None
         small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
@@ -156,8 +156,8 @@ class RecommendationTask:
             at_items(added, names.features, weights, names.items),
             at_drawn(added, weights, drawn.items, items),
         )
-        codes = (small.targets, small.drawn)
-        return -named_log_likelihood(x, table, *codes, drawn.log_expected, limits, extras, bias=bias).sum()
+        among = Drawn(small.drawn, drawn.log_expected, limits)
+        return -named_log_likelihood(x, table, small.targets, among, extras, bias=bias).sum()
 
     @cached_property
     def _proposal(self) -> Proposal | Counted:
