@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from inspect import signature
 from io import StringIO
@@ -151,7 +152,9 @@ def _parsed(
 
 def _with_options(message: str, command: Callable[..., Any]) -> str:
     """An error's `user=` as the command line has it: `--user`."""
-    names = "|".join(signature(command).parameters)
+    taken = signature(command).parameters
+    flat = [f.name for p in taken.values() if is_dataclass(p.default) for f in fields(p.default)]
+    names = "|".join([*taken, *flat])
     return re.sub(
         rf"(?<![\w.:-])({names})=(?=(\S?))",
         lambda m: f"--{m[1].replace('_', '-')}" + (" " if m[2] == "'" else ""),

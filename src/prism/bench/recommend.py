@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +19,7 @@ from prism.bench.measure import threads
 from prism.config import at_least
 from prism.display.tables import show
 from prism.machine import peak_memory
-from prism.recommend.config import FitConfig
+from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
 from prism.recommend.data.splits import Split, split
@@ -65,13 +66,12 @@ def recommend(
     """
     at_least("steps", steps, 1)
     at_least("queries", queries, 1)
-    config = FitConfig(
+    config = replace(
+        PLAIN,
         mixer=mixer,
         dim=dim,
         layers=2,
         dropout=0.2,
-        time_gaps=False,
-        query_time=False,
         projection=experts,
         experts=EXPERTS if experts else (),
         protocol="leave-one-out",

@@ -5,7 +5,7 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
@@ -20,7 +20,7 @@ from prism.config import at_least
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.machine import peak_memory
-from prism.recommend.config import FitConfig
+from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.recommender import Events
@@ -82,14 +82,11 @@ class Case:
 
     def config(self) -> FitConfig:
         """A plain model with the sampled loss."""
-        return FitConfig(
+        return replace(
+            PLAIN,
             dim=self.dim,
             layers=2,
             dropout=0.0,
-            time_gaps=False,
-            query_time=False,
-            projection=False,
-            experts=(),
             batching=BatchConfig(batch=self.windows, length=self.length, windows="last"),
             objective=ObjectiveConfig(loss="sampled", negatives=self.negatives, shared=256),
             train=TrainConfig(epochs=1, lr=2e-3),

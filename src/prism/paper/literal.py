@@ -21,8 +21,8 @@ from prism.files import write_whole
 from prism.layers.spelling import spelled_mixer
 from prism.machine import machine
 from prism.paper.capacity import TRAINING, Place, Point
-from prism.paper.language.command import study
-from prism.paper.language.settings import StudySettings, Texts
+from prism.paper.language.command import run_study
+from prism.paper.language.settings import Study, StudySettings
 from prism.paper.ml1m import recipe
 from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.data.known import load
@@ -173,10 +173,10 @@ def _ml1m(
 
 
 def _language(spellings: dict[str, str], seeds: int, tokens: int, processes: int, out: Path) -> dict[str, list[float]]:
-    settings = StudySettings(tokens=tokens)
+    study = Study(seeds=seeds, settings=StudySettings(tokens=tokens), processes=processes, out=out)
     # the reading of the equation, like every other row: `prism` alone would be the study's, with a base write
     names = {row: "prism:base_write=false" if text == "prism" else text for row, text in spellings.items()}
-    runs = study(tuple(names.values()), seeds, Texts(), None, settings, processes, out)
+    runs = run_study(tuple(names.values()), study)
     return {row: [runs[name, seed].metrics["valid"] for seed in range(seeds)] for row, name in names.items()}
 
 

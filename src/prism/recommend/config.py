@@ -194,3 +194,7 @@ class FitConfig:
         """`field is theirs there and ours here` where two configs are not of the same run."""
         mine, theirs = (asdict(one) | {"cutoffs": one.ranks} for one in (self, other))
         return differences(mine, theirs)
+
+
+# Items in their order and nothing else, no experts: what benchmarks and published settings start from.
+PLAIN = FitConfig(time_gaps=False, query_time=False, projection=False, experts=())

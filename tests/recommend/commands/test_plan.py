@@ -12,7 +12,17 @@ from prism.ops.sharded.rows import SENT, Rows, lookup
 from prism.recommend.commands.plan import Load, count, exchanged_bytes
 
 LOAD = Load(
-    users=1e6, items=1e5, events=1e9, gpus=4, tokens=1000, negatives=100, epochs=2, flops=1e12, network=1e9, memory=1e10
+    users=1e6,
+    items=1e5,
+    events=1e9,
+    gpus=4,
+    tokens=1000,
+    negatives=100,
+    epochs=2,
+    tflops=1,
+    used=1,
+    network=1,
+    memory=10,
 )
 
 
@@ -49,7 +59,7 @@ def test_one_gpu_sends_nothing_and_a_slow_network_bounds_many() -> None:
     alone = count(Load(**vars(LOAD) | {"gpus": 1}), backbone)
     assert alone.exchanged == alone.reduced == alone.network_seconds == 0
     assert alone.bound == "arithmetic"
-    assert count(Load(**vars(LOAD) | {"network": 1e3}), backbone).bound == "the network"
+    assert count(Load(**vars(LOAD) | {"network": 1e-6}), backbone).bound == "the network"
 
 
 def test_the_command_prints_days_and_bound(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from prism.errors import InputError
-from prism.recommend.config import FitConfig
+from prism.recommend.config import PLAIN
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
@@ -22,15 +22,13 @@ from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.prefetch import Prefetched
 
-CONFIG = FitConfig(
+CONFIG = replace(
+    PLAIN,
     mixer="gated-deltanet",
     dim=8,
     layers=1,
     ffn=0,
     dropout=0.1,
-    time_gaps=False,
-    query_time=False,
-    projection=False,
     batching=BatchConfig(batch=5, length=12, windows="all"),
     train=TrainConfig(epochs=2, lr=0.01),
 )

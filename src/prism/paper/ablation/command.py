@@ -21,8 +21,9 @@ from prism.models.matching import matched_ffn
 from prism.paper.ablation.report import Answers, Part, show_parts
 from prism.recommend.commands.compare import compare_on, run_folder, variant
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.known import statistics_table
 from prism.recommend.data.log import Log
+from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.rows import refuse_failures
 from prism.recommend.training.task import BatchConfig
@@ -63,10 +64,7 @@ def ablation(
     config: OmitArgPrefixes[FitConfig] = CONFIG,
     processes: int = cpu_count() or 1,
     out: Path = Path("runs/ablation"),
-    folder: Path | None = None,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
+    reading: OmitArgPrefixes[Reading] = READING,
 ) -> None:
     """PRISM without refinement, nonlinearity, anchor or gain, at equal parameters: what each part is worth.
 
@@ -79,17 +77,14 @@ def ablation(
         config: What to train and how, the same for all; `seed` is set here, and `ffn` is full PRISM's.
         processes: Runs at a time; more than one show no progress bars and have a thread each.
         out: Folder of the runs and of ablation.json.
-        folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
-        user: Column of users; default: guessed from its name.
-        item: Column of items.
-        time: Column of times.
+        reading: How the log is read.
     """
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)
     for name in variants:
         one_of("variants", name, tuple(VARIANTS))
     configs = {name: without(config, name) for name in VARIANTS if name in (FULL, *variants)}
-    log = load(data, folder=folder, user=user, item=item, time=time)
+    log = reading.load(data)
     run_ablation(log, config, configs, seeds=seeds, processes=processes, out=out)
 
 

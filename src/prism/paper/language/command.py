@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
 from math import inf
-from os import cpu_count
 from pathlib import Path
 from typing import Any
 
 import torch
 from tyro.conf import OmitArgPrefixes
 
-from prism.config import at_least, one_of
+from prism.config import one_of
 from prism.errors import DivergedError, InputError
 from prism.lm.data.shards import read_shards
 from prism.lm.data.text import read_documents
@@ -28,7 +27,7 @@ from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
 from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, save_model
 from prism.paper.language.report import LanguageRun, Runs, write_report
-from prism.paper.language.settings import StudySettings, Texts, study_model
+from prism.paper.language.settings import Study, StudySettings, Texts, study_model
 from prism.printed import PARAMETERS
 from prism.train.jobs import run_jobs
 from prism.train.journal import read_journal
@@ -152,94 +151,59 @@ class Job:
         return f"{self.name:<15} seed {self.seed}  {numbers}  {result.cpu_seconds:.0f} s of one core"
 
 
-DEFAULT = StudySettings()
-DEFAULT_TEXTS = Texts()
+STUDY = Study()
 
 
-def language(
-    models: tuple[str, ...] = tuple(PARAMETERS),
-    seeds: int = 3,
-    texts: OmitArgPrefixes[Texts] = DEFAULT_TEXTS,
-    data_dir: Path | None = None,
-    settings: OmitArgPrefixes[StudySettings] = DEFAULT,
-    processes: int = cpu_count() or 1,
-    out: Path = Path("runs/language"),
-) -> None:
+def language(models: tuple[str, ...] = tuple(PARAMETERS), study: OmitArgPrefixes[Study] = STUDY) -> None:
     """The paper's five language models, small, on one text: perplexity beside the paper's; run again, it continues.
+
+    Writes language.txt and language.png.
 
     Args:
         models: Some of prism, gated-deltanet, mamba2, efla, pgdn; and other mixers with their fields, prism:literal,
             which stand in the table without a figure of the paper's.
-        seeds: Runs of each, with seeds 0, 1, …
-        texts: What is read.
-        data_dir: Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval).
-        settings: Model, training and measures, the same for all.
-        processes: Runs at a time, each on one thread.
-        out: Folder of the runs, shared with `prism paper language-ablation`; language.txt and language.png.
+        study: What is run, on what.
     """
     for name in models:
         if name not in PARAMETERS and ":" not in name:
             one_of("models", name, tuple(PARAMETERS))
-    runs = study(models, seeds, texts, data_dir, settings, processes, out)
-    write_report("language", runs, out, _about(settings, data_dir))
+    write_report("language", run_study(models, study), study.out, study.about())
 
 
-def language_ablation(
-    rows: tuple[str, ...] = tuple(ABLATIONS),
-    seeds: int = 3,
-    texts: OmitArgPrefixes[Texts] = DEFAULT_TEXTS,
-    data_dir: Path | None = None,
-    settings: OmitArgPrefixes[StudySettings] = DEFAULT,
-    processes: int = cpu_count() or 1,
-    out: Path = Path("runs/language"),
-) -> None:
+def language_ablation(rows: tuple[str, ...] = tuple(ABLATIONS), study: OmitArgPrefixes[Study] = STUDY) -> None:
     """The paper's ablation of PRISM's depth and width, small, on one text, beside the paper's; run again, it continues.
+
+    Writes language-ablation.txt and language-ablation.png.
 
     Args:
         rows: Some of full, 'shared keys', 'base keys', 'no residual', 'single step', gated-deltanet.
-        seeds: Runs of each, with seeds 0, 1, …
-        texts: What is read.
-        data_dir: Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval).
-        settings: Model, training and measures, the same for all.
-        processes: Runs at a time, each on one thread.
-        out: Folder of the runs, shared with `prism paper language`; language-ablation.txt and language-ablation.png.
+        study: What is run, on what.
     """
     for name in rows:
         one_of("rows", name, tuple(ABLATIONS))
-    runs = study(rows, seeds, texts, data_dir, settings, processes, out)
-    write_report("language-ablation", runs, out, _about(settings, data_dir))
+    write_report("language-ablation", run_study(rows, study), study.out, study.about())
 
 
-def study(
-    names: tuple[str, ...],
-    seeds: int,
-    texts: Texts,
-    data_dir: Path | None,
-    settings: StudySettings,
-    processes: int,
-    out: Path,
-) -> Runs:
-    """Every run of a table by (row, seed); what `out` holds is not run again."""
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+def run_study(names: tuple[str, ...], study: Study) -> Runs:
+    """Every run of a table by (row, seed); what the study's folder holds is not run again."""
+    settings, out = study.settings, study.out
     if not names:
         raise InputError("no models given: name at least one")
     for name in names:
         study_model(name, settings, settings.vocabulary)  # refuses sizes that do not fit one another
-    texts = texts.found()
-    if data_dir is not None:
-        task_files(TASKS, data_dir)
+    texts = study.texts.found()
+    if study.data_dir is not None:
+        task_files(TASKS, study.data_dir)
         check_harness()
     _prepare(texts, settings, out)
+    shared = {"settings": settings, "texts": texts, "data_dir": study.data_dir, "out": out}
     jobs = {
-        (name, seed): Job(
-            name=SAME.get(name, name), seed=seed, settings=settings, texts=texts, data_dir=data_dir, out=out
-        )
-        for seed in range(seeds)
+        (name, seed): Job(name=SAME.get(name, name), seed=seed, **shared)  # type: ignore[arg-type]
+        for seed in range(study.seeds)
         for name in names
     }
     next(iter(jobs.values())).task()  # refuses a text too short for its windows
-    found = run_jobs(list(jobs.values()), out, processes)
+    found = run_jobs(list(jobs.values()), out, study.processes)
     return {key: found[job] for key, job in jobs.items()}
 
 
@@ -253,12 +217,3 @@ def _prepare(texts: Texts, settings: StudySettings, out: Path) -> None:
         documents = partial(read_documents, paths)
         shards = pack(out / "tokens" / name, tokenizer, documents, *names["text"], *file_names(paths))
         print(f"{name}: {shards.tokens:,} tokens", flush=True)
-
-
-def _about(settings: StudySettings, data_dir: Path | None) -> str:
-    s = settings
-    tasks = "" if data_dir is None else f", the first {s.limit} rows of each task"
-    return (
-        f"Width {s.dim}, depth {s.layers}, {s.tokens:,} tokens in windows of {s.length}; measured on the first "
-        f"{s.characters:,} characters of each text (context {s.length}, stride {s.stride}){tasks}"
-    )

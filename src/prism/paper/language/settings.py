@@ -1,6 +1,7 @@
 """What the language study is given: its texts, and what all of its runs share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from os import cpu_count
 from pathlib import Path
 
 from prism.config import at_least
@@ -98,6 +99,37 @@ class StudySettings:
         """Never stopped early: all runs have equal tokens."""
         return TrainConfig(
             epochs=self.rounds, lr=self.lr, weight_decay=0.1, beta2=0.95, patience=self.rounds, seed=seed
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One table's runs."""
+
+    seeds: int = 3
+    """Runs of each row, with seeds 0, 1, …"""
+    texts: Texts = field(default_factory=Texts)
+    """What is read."""
+    data_dir: Path | None = None
+    """Folder of TASK.jsonl: LAMBADA's perplexity and the tasks' mean accuracy too (needs lm-eval)."""
+    settings: StudySettings = field(default_factory=StudySettings)
+    """Model, training and measures, the same for all."""
+    processes: int = cpu_count() or 1
+    """Runs at a time, each on one thread."""
+    out: Path = Path("runs/language")
+    """Folder of the runs, shared by `prism paper language` and `prism paper language-ablation`."""
+
+    def __post_init__(self) -> None:
+        at_least("seeds", self.seeds, 1)
+        at_least("processes", self.processes, 1)
+
+    def about(self) -> str:
+        """The sizes, for below a table."""
+        s = self.settings
+        tasks = "" if self.data_dir is None else f", the first {s.limit} rows of each task"
+        return (
+            f"Width {s.dim}, depth {s.layers}, {s.tokens:,} tokens in windows of {s.length}; measured on the first "
+            f"{s.characters:,} characters of each text (context {s.length}, stride {s.stride}){tasks}"
         )
 
 

@@ -13,7 +13,8 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.known import statistics_table
+from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import Split, split
 from prism.recommend.defaults import facts_of
 from prism.recommend.evaluation.baselines import BASELINES, usable
@@ -64,11 +65,7 @@ def compare(
     seeds: int = 1,
     config: OmitArgPrefixes[FitConfig] = DEFAULT,
     processes: int | None = None,
-    folder: Path | None = None,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    items: Path | None = None,
+    reading: OmitArgPrefixes[Reading] = READING,
 ) -> None:
     """Trains many mixers with many seeds and prints one table, simple baselines beside; run again, it continues.
 
@@ -80,12 +77,7 @@ def compare(
         config: What to train and how, the same for all; `mixer` and `seed` are set here.
         processes: Runs at a time, one thread each, which is the faster way through many small models; 1: one after the
             other, with its progress and all threads. Default: as many as there are cores.
-        folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
-        user: Column of users; default: guessed from its name.
-        item: Column of items.
-        time: Column of times.
-        items: A table about the items, for `--features` and names: one row per item, its id in the column named as in
-            the log or in the first.
+        reading: How the log is read.
     """
     at_least("seeds", seeds, 1)
     processes = at_once() if processes is None else processes
@@ -93,7 +85,7 @@ def compare(
     configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
     if not configs:
         raise InputError("mixers is empty: give at least one name of `prism list`")
-    log = load(data, folder=folder, user=user, item=item, time=time, items=items)
+    log = reading.load(data)
     divided = split(log, config.protocol)
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     config, chosen = config.resolve(facts_of(divided))

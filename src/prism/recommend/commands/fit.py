@@ -16,8 +16,9 @@ from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.choose import Filter, Recommendation
 from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import load, statistics_table
+from prism.recommend.data.known import statistics_table
 from prism.recommend.data.prepared.manifest import Prepared, is_prepared
+from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import usable
 from prism.recommend.evaluation.tables import show_evaluations
@@ -31,13 +32,7 @@ def fit(
     data: Positional[str],
     out: Path,
     config: OmitArgPrefixes[FitConfig] = DEFAULT,
-    folder: Path | None = None,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    items: Path | None = None,
-    drop_nulls: bool = False,
-    time_format: str | None = None,
+    reading: OmitArgPrefixes[Reading] = READING,
     device: str | None = None,
     threads: int | None = None,
     workers: int = 1,
@@ -50,14 +45,7 @@ def fit(
             name, or a folder that `prism prepare` made, which is then read a few partitions at a time.
         out: Folder for the run: checkpoints, log.jsonl, config.json, and the events.
         config: What to train and how.
-        folder: Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism.
-        user: Column of users; default: guessed from its name.
-        item: Column of items.
-        time: Column of times.
-        items: A table about the items, for `--features` and names: one row per item, its id in the column named as in
-            the log or in the first.
-        drop_nulls: Leave out events without a user, item or time.
-        time_format: Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying.
+        reading: How the log is read.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
         threads: Of the CPU; default: as many as torch takes.
         workers: Threads that make batches of a prepared log beside the training step; the result does not depend on
@@ -66,22 +54,13 @@ def fit(
     """
     where = _where(device, threads)
     if is_prepared(Path(data)):
-        if any(x is not None for x in (folder, user, item, time, items, time_format)) or drop_nulls:
+        if reading != READING:
             raise InputError(f"{data} is prepared: its columns, times and items were read by `prism prepare`")
         _fit_prepared(Path(data), out, config, where, device, workers, shard_items)
         return
     if shard_items:
         raise InputError(f"shard_items is for a prepared log: `prism prepare {data} --out DATA` makes one")
-    log = load(
-        data,
-        folder=folder,
-        user=user,
-        item=item,
-        time=time,
-        items=items,
-        drop_nulls=drop_nulls,
-        time_format=time_format,
-    )
+    log = reading.load(data)
     divided = split(log, config.protocol)
     if is_first_process():
         print(plain_lines("\n".join([statistics_table(log), *log.notes, divided.describe(), where])), flush=True)

@@ -9,6 +9,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from tyro.conf import OmitArgPrefixes
 
 from prism.config import at_least
 from prism.display.tables import show
@@ -25,21 +26,35 @@ ID, NUMBER = 8, 4
 class Load:
     """What is to be trained, on what."""
 
-    users: float
-    items: float
-    events: float
-    gpus: int
-    tokens: int
+    users: float = 1e9
+    """Users of the log."""
+    items: float = 1e8
+    """Items of the catalogue."""
+    events: float = 1e11
+    """Events of the log."""
+    gpus: int = 64
+    """How many, one process each; the item table is divided between them."""
+    tokens: int = 65_536
     """Events of one step on one GPU."""
-    negatives: int
-    """Items drawn on one GPU in a step."""
-    epochs: float
-    flops: float
-    """Of one GPU in a second, as used."""
-    network: float
-    """Bytes that one GPU sends in a second, as used."""
-    memory: float
-    """Bytes of one GPU."""
+    negatives: int = 8192
+    """Items drawn in a step on one GPU (sampled loss)."""
+    epochs: float = 1.0
+    """Passes over the log."""
+    tflops: float = 300.0
+    """Of one GPU in bfloat16, as its maker prints it."""
+    used: float = 0.3
+    """Share of that which training reaches."""
+    network: float = 25.0
+    """GB that one GPU sends in a second."""
+    memory: float = 80.0
+    """GB of one GPU."""
+
+    def __post_init__(self) -> None:
+        for name in ("users", "items", "events", "gpus", "tokens"):
+            at_least(name, getattr(self, name), 1)
+
+
+LOAD = Load()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,81 +127,42 @@ def count(load: Load, backbone: BackboneConfig) -> Plan:
         exchanged=exchanged,
         reduced=reduced,
         kept=(table + optimiser) / world + 4 * NUMBER * dense,
-        compute_seconds=3.0 * forward * load.tokens / load.flops,
-        network_seconds=(exchanged + reduced) / load.network,
+        compute_seconds=3.0 * forward * load.tokens / (load.used * load.tflops * 1e12),
+        network_seconds=(exchanged + reduced) / (1e9 * load.network),
         steps=load.events * load.epochs / (load.tokens * world),
     )
 
 
 def plan(
-    users: float = 1e9,
-    items: float = 1e8,
-    events: float = 1e11,
-    gpus: int = 64,
-    mixer: str = "prism",
-    dim: int = 256,
-    layers: int = 4,
-    heads: int = 4,
-    tokens: int = 65_536,
-    negatives: int = 8192,
-    epochs: float = 1.0,
-    tflops: float = 300.0,
-    used: float = 0.3,
-    network: float = 25.0,
-    memory: float = 80.0,
+    load: OmitArgPrefixes[Load] = LOAD, mixer: str = "prism", dim: int = 256, layers: int = 4, heads: int = 4
 ) -> None:
     """What a training of this size takes: bytes, flops, network, days, and what bounds it. Counts, no measurement.
 
     Args:
-        users: Users of the log.
-        items: Items of the catalogue.
-        events: Events of the log.
-        gpus: How many, one process each; the item table is divided between them.
+        load: The log and the machines.
         mixer: A name of `prism list`.
         dim: Width of the model and of the item table.
         layers: Blocks.
         heads: Heads of each mixer.
-        tokens: Events of one step on one GPU.
-        negatives: Items drawn in a step on one GPU (sampled loss).
-        epochs: Passes over the log.
-        tflops: Of one GPU in bfloat16, as its maker prints it.
-        used: Share of that which training reaches.
-        network: GB that one GPU sends in a second.
-        memory: GB of one GPU.
     """
-    for name, value in (("users", users), ("items", items), ("events", events), ("gpus", gpus), ("tokens", tokens)):
-        at_least(name, value, 1)
-    load = Load(
-        users=users,
-        items=items,
-        events=events,
-        gpus=gpus,
-        tokens=tokens,
-        negatives=negatives,
-        epochs=epochs,
-        flops=used * tflops * 1e12,
-        network=network * 1e9,
-        memory=memory * 1e9,
-    )
     backbone = BackboneConfig(dim=dim, layers=layers, mixer=spelled_mixers(mixer, layers, heads=heads))
-    found = count(load, backbone)
     show(
-        f"{events:,.0f} events, {items:,.0f} items, {users:,.0f} users on {gpus} GPUs",
+        f"{load.events:,.0f} events, {load.items:,.0f} items, {load.users:,.0f} users on {load.gpus} GPUs",
         ["what", "how much", "from"],
-        _rows(found, load),
+        _rows(count(load, backbone), load),
         caption="counted from the model's own counters; nothing was measured",
         left=(0, 1, 2),
     )
 
 
 def _rows(found: Plan, load: Load) -> list[list[str]]:
-    fits = "fits" if found.kept < 0.8 * load.memory else "does not fit: more GPUs, or a smaller dim"
+    fits = "fits" if found.kept < 0.8e9 * load.memory else "does not fit: more GPUs, or a smaller dim"
     rate = load.tokens * load.gpus / (found.compute_seconds + found.network_seconds)
     return [
         ["item table", size(found.table), "items × dim × 4 bytes"],
         ["its optimiser", size(found.optimiser), "two averages and one clock per row"],
         ["blocks", f"{found.dense / 1e6:,.2f}M parameters", "the backbone"],
-        ["on each GPU", f"{size(found.kept)}, {fits}", f"of {size(load.memory)}, before activations"],
+        ["on each GPU", f"{size(found.kept)}, {fits}", f"of {size(1e9 * load.memory)}, before activations"],
         ["users' states", size(found.states), "users × state_size × 4 bytes, for serving"],
         ["prepared log", size(found.log), f"{EVENT_BYTES} bytes per event"],
         ["flops of an event", f"{found.flops / 1e6:,.1f} Mflop", "forward and backward, drawn items included"],

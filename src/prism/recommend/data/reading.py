@@ -1,0 +1,35 @@
+"""How a log is read, as the options of every command that reads one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prism.recommend.data.known import load
+from prism.recommend.data.log import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Of a file of one's own the columns; of a known data set where it lies."""
+
+    folder: Path | None = None
+    """Where a known data set's files are; default: $PRISM_DATA or ~/.cache/prism."""
+    user: str | None = None
+    """Column of users; default: guessed from its name."""
+    item: str | None = None
+    """Column of items."""
+    time: str | None = None
+    """Column of times."""
+    items: Path | None = None
+    """A table about the items, for `--features` and names: one row per item, its id in the column named as in the log
+    or in the first."""
+    drop_nulls: bool = False
+    """Leave out events without a user, item or time."""
+    time_format: str | None = None
+    """Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying."""
+
+    def load(self, source: str) -> Log:
+        """The log of a file, of a pattern of files, or of a known data set's name."""
+        return load(source, **vars(self))
+
+
+READING = Reading()
