@@ -5,6 +5,7 @@ from itertools import combinations_with_replacement
 import pytest
 import torch
 import torch.nn.functional as F
+from support.plain import randomise
 from torch import Tensor
 
 from prism.layers import mixer_config
@@ -16,11 +17,7 @@ DIM, HEADS = 8, 2
 
 
 def build(**fields) -> Atlas:
-    mixer = mixer_config("atlas", heads=HEADS, **fields).build(DIM).double()
-    with torch.no_grad():  # away from zeros and ones, where a mistake could hide
-        for parameter in mixer.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return mixer
+    return randomise(mixer_config("atlas", heads=HEADS, **fields).build(DIM))  # type: ignore[return-value]
 
 
 def features(mixer: Atlas, x: Tensor) -> Tensor:

@@ -50,53 +50,55 @@ def definition(mixer, x: Tensor, transition) -> Tensor:
     return torch.stack(outputs)
 
 
-def empty() -> Tensor:
-    return torch.zeros(V, K, dtype=torch.float64)
+def rule(transition):
+    """A layer's definition from its transition(mixer, h, S, k, v, scalars, memory)."""
+
+    def whole(mixer, x: Tensor) -> Tensor:
+        def of_head(h, k, v, scalars, memory):
+            S = memory.get("S", torch.zeros(V, K, dtype=torch.float64))
+            return transition(mixer, h, S, k, v, scalars, memory)
+
+        return definition(mixer, x, of_head)
+
+    return whole
 
 
-def deltanet(mixer, x: Tensor) -> Tensor:
-    def transition(h, k, v, scalars, memory):
-        S, k, beta = memory.get("S", empty()), unit(k), sigmoid(scalars["beta"])
-        return S - beta * torch.outer(S @ k, k) + beta * torch.outer(v, k)
-
-    return definition(mixer, x, transition)
+def decay(mixer, h, scalars) -> Tensor:
+    return mamba_decay(scalars["decay"], mixer.decay.log_rate[h], mixer.decay.bias[h])
 
 
-def gated_deltanet(mixer, x: Tensor) -> Tensor:
-    def transition(h, k, v, scalars, memory):
-        S, k, beta = memory.get("S", empty()), unit(k), sigmoid(scalars["beta"])
-        alpha = mamba_decay(scalars["decay"], mixer.decay.log_rate[h], mixer.decay.bias[h])
-        return alpha * (S - beta * torch.outer(S @ k, k)) + beta * torch.outer(v, k)
-
-    return definition(mixer, x, transition)
+@rule
+def deltanet(mixer, h, S, k, v, scalars, memory):
+    k, beta = unit(k), sigmoid(scalars["beta"])
+    return S - beta * torch.outer(S @ k, k) + beta * torch.outer(v, k)
 
 
-def efla(mixer, x: Tensor) -> Tensor:
-    def transition(h, k, v, scalars, memory):
-        S, energy = memory.get("S", empty()), k @ k
-        squash = sigmoid if mixer.config.rate == "sigmoid" else softplus
-        a = (1 - torch.exp(-squash(scalars["beta"]) * energy)) / energy
-        return S - a * torch.outer(S @ k, k) + a * torch.outer(v, k)
-
-    return definition(mixer, x, transition)
+@rule
+def gated_deltanet(mixer, h, S, k, v, scalars, memory):
+    k, beta = unit(k), sigmoid(scalars["beta"])
+    return decay(mixer, h, scalars) * (S - beta * torch.outer(S @ k, k)) + beta * torch.outer(v, k)
 
 
-def pgdn(mixer, x: Tensor) -> Tensor:
-    def transition(h, k, v, scalars, memory):
-        S, k, beta = memory.get("S", empty()), unit(k), sigmoid(scalars["beta"])
-        alpha = mamba_decay(scalars["decay"], mixer.decay.log_rate[h], mixer.decay.bias[h])
-        a = mamba_decay(scalars["energy_decay"], mixer.energy_decay.log_rate[h], mixer.energy_decay.bias[h])
-        P = a * memory.get("P", torch.zeros(K, dtype=torch.float64)) + sigmoid(scalars["energy_rate"]) * k * k
-        memory["P"] = P
-        r = torch.log(P + 1e-6) - mixer.centre[h]
-        written = torch.exp(-math.log(1.5) * r / (1 + r.abs())) * k
-        return alpha * (S - beta * torch.outer(S @ k, k)) + beta * torch.outer(v, written)
+@rule
+def efla(mixer, h, S, k, v, scalars, memory):
+    energy, squash = k @ k, sigmoid if mixer.config.rate == "sigmoid" else softplus
+    a = (1 - torch.exp(-squash(scalars["beta"]) * energy)) / energy
+    return S - a * torch.outer(S @ k, k) + a * torch.outer(v, k)
 
-    return definition(mixer, x, transition)
+
+@rule
+def pgdn(mixer, h, S, k, v, scalars, memory):
+    k, beta = unit(k), sigmoid(scalars["beta"])
+    a = mamba_decay(scalars["energy_decay"], mixer.energy_decay.log_rate[h], mixer.energy_decay.bias[h])
+    P = a * memory.get("P", torch.zeros(K, dtype=torch.float64)) + sigmoid(scalars["energy_rate"]) * k * k
+    memory["P"] = P
+    r = torch.log(P + 1e-6) - mixer.centre[h]
+    written = torch.exp(-math.log(1.5) * r / (1 + r.abs())) * k
+    return decay(mixer, h, scalars) * (S - beta * torch.outer(S @ k, k)) + beta * torch.outer(v, written)
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "rule"),
+    ("name", "fields", "equations"),
     [
         ("deltanet", {}, deltanet),
         ("gated-deltanet", {}, gated_deltanet),
@@ -105,8 +107,8 @@ def pgdn(mixer, x: Tensor) -> Tensor:
         ("pgdn", {}, pgdn),
     ],
 )
-def test_the_layer_is_its_equations(name: str, fields: dict, rule) -> None:
-    assert_matches(build(name, **fields), rule, inputs(70, D))
+def test_the_layer_is_its_equations(name: str, fields: dict, equations) -> None:
+    assert_matches(build(name, **fields), equations, inputs(70, D))
 
 
 def test_pgdn_with_a_flat_preconditioner_is_gated_deltanet() -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from support.plain import randomise
 from torch import Tensor
 
 from prism.layers import mixer_config
@@ -14,11 +15,7 @@ DIM, HEADS = 12, 2
 
 
 def build(**fields) -> Titans:
-    mixer = mixer_config("titans", heads=HEADS, **fields).build(DIM).double()
-    with torch.no_grad():  # away from zeros and ones, where a mistake could hide
-        for parameter in mixer.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return mixer
+    return randomise(mixer_config("titans", heads=HEADS, **fields).build(DIM))  # type: ignore[return-value]
 
 
 def answer(x: Tensor, weights: list[Tensor]) -> Tensor:

@@ -38,17 +38,12 @@ def refine(
         compiled = kernels_for(r, p)
         if compiled is not None:
             return compiled.refine(r, p)  # type: ignore[no-any-return]
-    return refine_reference(r, p, steps, nonlinearity=nonlinearity, residual=residual)
+    return refine_reference(r, p, steps, nonlinearity, residual)
 
 
 def refine_reference(
-    r: Float[Tensor, "*tokens V"],
-    p: Float[Tensor, "*tokens gains V"] | None,
-    steps: int,
-    *,
-    nonlinearity: Nonlinearity = "gelu",
-    residual: Residual = "subtract",
-) -> Float[Tensor, "*tokens L V"]:
+    r: Tensor, p: Tensor | None, steps: int, nonlinearity: str = "gelu", residual: str = "subtract"
+) -> Tensor:
     """The definition of `refine`, one step after the other."""
     deltas = []
     for l in range(steps):

@@ -1,8 +1,9 @@
 """What probe runs leave behind: the table, the paper's figure beside each of ours, and the learning curves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
+from typing import Any
 
 from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.display.tables import Cell, as_text, show_all, table
@@ -56,6 +57,24 @@ def has_lengths(results: Results) -> bool:
     return any(run.longer for run in results.values())
 
 
+def _panels(plt: Any, tasks: Sequence[str], across: str, up: str) -> tuple[Any, list[Any]]:
+    """A figure with one titled panel per task, three in a row; the outer ones say what their axes are."""
+    columns = min(3, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows + 0.8), squeeze=False, sharey=True)
+    for axis in axes.flat[len(tasks) :]:
+        axis.axis("off")
+    for axis in axes[-1]:
+        axis.set_xlabel(across)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(up)
+    panels = list(axes.flat[: len(tasks)])
+    for axis, task in zip(panels, tasks, strict=True):
+        axis.set(title=task, ylim=(0, 1.04))
+        axis.grid(alpha=0.3)
+    return figure, panels
+
+
 def write_lengths(path: Path, results: Results) -> None:
     """Accuracy over the length of the sequences tested, for tasks that have several: medians, and a dot for each seed.
 
@@ -64,12 +83,8 @@ def write_lengths(path: Path, results: Results) -> None:
     plt = pyplot()
     tasks = list(dict.fromkeys(task for (task, _, _), run in results.items() if run.longer))
     mixers = list(dict.fromkeys(mixer for task, mixer, _ in results if task in tasks))
-    columns = min(3, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows + 0.8), squeeze=False, sharey=True)
-    for axis in axes.flat[len(tasks) :]:
-        axis.axis("off")
-    for axis, task in zip(axes.flat, tasks, strict=False):
+    figure, panels = _panels(plt, tasks, "tokens, the first as in training", "accuracy at the last token")
+    for axis, task in zip(panels, tasks, strict=True):
         first = spelled_probe(task).chance
         for n, mixer in enumerate(mixers):
             runs = [run for key, run in results.items() if key[:2] == (task, mixer)]
@@ -83,15 +98,9 @@ def write_lengths(path: Path, results: Results) -> None:
             for one in seen:
                 axis.plot(lengths, [one[x] for x in lengths], **style, linewidth=0, alpha=0.35, markersize=3)
         axis.axhline(first, color="#7f7f7f", linestyle=":", linewidth=1)
-        axis.set(title=task, ylim=(0, 1.04))
         axis.set_xscale("log", base=2)
         axis.set_xticks(lengths, [f"{x:,}" for x in lengths])
         axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    for axis in axes[-1]:
-        axis.set_xlabel("tokens, the first as in training")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("accuracy at the last token")
     lines = [plt.Line2D([], [], color=COLOURS[n % len(COLOURS)], marker="os^vDPX*"[n % 8]) for n in range(len(mixers))]
     figure.legend(lines, mixers, loc="lower center", ncols=min(len(mixers), 4), frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0.04 + 0.03 * -(-len(mixers) // 4), 1, 1))
@@ -103,12 +112,8 @@ def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]])
     plt = pyplot()
     tasks = list(dict.fromkeys(task for task, _, _ in results))
     mixers = list(dict.fromkeys(mixer for _, mixer, _ in results))
-    columns = min(3, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 2.9 * rows + 0.5), squeeze=False, sharey=True)
-    for axis in axes.flat[len(tasks) :]:
-        axis.axis("off")
-    for axis, task in zip(axes.flat, tasks, strict=False):
+    figure, panels = _panels(plt, tasks, "updates", "accuracy")
+    for axis, task in zip(panels, tasks, strict=True):
         for (t, mixer, _), run in results.items():
             if t == task:
                 colour = COLOURS[mixers.index(mixer) % len(COLOURS)]
@@ -120,12 +125,6 @@ def write_curves(path: Path, results: Results, growths: Mapping[str, list[int]])
         for step in growths[task]:
             if step < end:
                 axis.axvline(step, color="#7f7f7f", linestyle=":", linewidth=1)
-        axis.set(title=task, ylim=(0, 1.04))
-        axis.grid(alpha=0.3)
-    for axis in axes[-1]:
-        axis.set_xlabel("updates")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("accuracy")
     lines = [plt.Line2D([], [], color=COLOURS[n % len(COLOURS)]) for n in range(len(mixers))]
     figure.legend(lines, mixers, loc="lower center", ncols=min(len(mixers), 6), frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0.06, 1, 1))

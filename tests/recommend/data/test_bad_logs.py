@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from support.refusals import assert_refused
 
 from prism.errors import InputError
 from prism.recommend.data.logs import read_log
@@ -33,10 +34,7 @@ HEAD = "user,item,time\n"
     ],
 )
 def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "log.csv").write_text(text)
-    with pytest.raises(InputError, match=said) as error:
-        read_log(tmp_path / "log.csv")
-    assert "\n" not in str(error.value)
+    assert_refused(read_log, tmp_path / "log.csv", text.encode(), said)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +50,7 @@ def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:
     ],
 )
 def test_a_file_of_the_wrong_type_gets_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=said) as error:
-        read_log(tmp_path / name)
-    assert "\n" not in str(error.value)
+    assert_refused(read_log, tmp_path / name, content, said)
 
 
 def test_paths_that_hold_nothing_get_one_line(tmp_path: Path) -> None:
