@@ -44,8 +44,8 @@ def running(model: Path, store: str, *more: str) -> Iterator[int]:
     with socket.socket() as one:
         one.bind((HOST, 0))
         port = int(one.getsockname()[1])
-    words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--port", str(port), "--store", store, *more]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "prism.cli", "serve", str(model), "--port", str(port), "--store", store, *more]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         _until_ready(process, port)
         yield port
@@ -102,7 +102,7 @@ async def full_speed(port: int, users: Users, seconds: float, clients: int) -> L
 
 
 async def at_rate(port: int, users: Users, seconds: float, rate: float, seed: int = 0) -> Load:
-    """Pairs at random moments, so many a second on average, whether earlier ones are answered or not."""
+    """Pairs at random moments, so many per second on average, whether earlier ones are answered or not."""
     wires = [await connect(HOST, port) for _ in range(CONNECTIONS)]
     moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, size=int(rate * seconds))).tolist()
     taken: list[float] = []

@@ -39,7 +39,7 @@ class Measurement:
         return self.tokens / self.seconds
 
     def to_json(self) -> dict[str, Any]:
-        """A flat record."""
+        """One flat record for the JSON file."""
         return asdict(self) | {"tokens_per_second": self.tokens_per_second}
 
 
@@ -116,7 +116,7 @@ def _status(name: str) -> int:
 
 
 def copy_rate(megabytes: int = 256, repeats: int = 5) -> float:
-    """Bytes a second read plus written by a large copy: the practical bandwidth of memory."""
+    """Bytes per second read plus written by a large copy: the practical bandwidth of memory."""
     a = torch.empty(megabytes << 18)
     b = torch.empty_like(a)
     return 2 * a.numel() * 4 / min(in_turns({"copy": lambda: b.copy_(a)}, repeats)["copy"])

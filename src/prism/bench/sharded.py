@@ -70,7 +70,7 @@ def sharded(
 
 @dataclass(frozen=True)
 class Case:
-    """One size."""
+    """One size of catalogue and batch, on so many processes."""
 
     items: int
     processes: int

@@ -1,4 +1,4 @@
-"""Sequence mixers: PRISM and every system it is compared against, under one contract (`mixer.py`)."""
+"""Sequence mixers: PRISM and every system it is compared against, under one contract (`base/mixer.py`)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -74,7 +74,7 @@ class GatedSlotAttention(Mixer):
         return self.out(self.norm(F.silu(o.flatten(-2)))), (keys, values)
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """K̃ᵀ and Ṽᵀ."""
+        """The slots' keys K̃ᵀ and values Ṽᵀ."""
         H, m = self.config.heads, self.slots
         return (H, self.K, m), (H, self.V, m)
 

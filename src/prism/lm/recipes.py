@@ -33,7 +33,7 @@ class Scale:
 
 
 # The paper prints parameter counts, not sizes: these give Gated DeltaNet 132.21M where the paper has 132.03M, and
-# PGDN's two more numbers a head and token the 0.13M that the paper's PGDN has more.
+# PGDN's two more numbers per head and token the 0.13M that the paper's PGDN has more.
 PAPER = Scale(dim=768, layers=14, heads=6, vocabulary=32000, ffn=2048)
 # L = 2 solver steps after a base write, as the paper's ablation describes its language model.
 FULL: dict[str, Any] = {"steps": 2, "base_write": True}
@@ -123,7 +123,7 @@ def _bytes(count: int) -> str:
 
 
 def cost(config: PrismSequenceConfig, *, tokens: int = 2 * 10**9, context: int = 2048, rate: float) -> Cost:
-    """Counts, not measurements; `rate` is in floating-point operations a second (see `matmul_rate`)."""
+    """Counts, not measurements; `rate` is in floating-point operations per second (see `matmul_rate`)."""
     with torch.device("meta"):
         model = PrismSequenceForCausalLM(config)
     blocks = [cast(Block, block) for block in model.model.backbone.blocks]

@@ -181,7 +181,7 @@ def _language(spellings: dict[str, str], seeds: int, tokens: int, processes: int
 
 
 def show_rows(found: list[Measured]) -> None:
-    """The table."""
+    """Prints the table: one row per reading, what it measured in columns."""
     columns = ["", *(f"‖S‖, T = {length:,}" for length in LENGTHS), "MQAR", "ML-1M NDCG@10", "language PPL"]
     cells = []
     for one in found:

@@ -22,7 +22,7 @@ PAPER_MIXERS = ("attention", "linear-attention", "mom", "prism")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run."""
+    """One training of one mixer on one task with one seed."""
 
     task: str
     mixer: str

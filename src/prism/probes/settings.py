@@ -89,11 +89,11 @@ RECIPES: dict[Recipe, ProbeSettings] = {
 }
 
 
-def recipe_defaults(words: Sequence[str]) -> dict[str, Any]:
+def recipe_defaults(arguments: Sequence[str]) -> dict[str, Any]:
     """The settings that the other options of a command line start from: those of its `--recipe`."""
-    for n, word in enumerate(words):
+    for n, word in enumerate(arguments):
         option, sign, value = word.partition("=")
-        name = value if sign else words[n + 1] if n + 1 < len(words) else ""
+        name = value if sign else arguments[n + 1] if n + 1 < len(arguments) else ""
         if option == "--recipe" and name in RECIPES:
             return {"settings": RECIPES[name]}  # type: ignore[index]
     return {}

@@ -73,7 +73,7 @@ class ProbeTraining:
     steps: int = 1500
     """Updates at most."""
     batch: int = 64
-    """Examples an update, all of them new; while sequences are shorter, as many more as make the same tokens."""
+    """Examples per update, all of them new; while sequences are shorter, as many more as make the same tokens."""
     lr: float = 1e-2
     """The learning rate after warm-up."""
     warmup: int = 100

@@ -101,7 +101,7 @@ class Rules:
 
     def batch(self) -> tuple[int, str]:
         value = int(np.clip(round(self._tokens / self._mean_window), 2, 64))
-        return value, f"about {self._tokens:,} events an update, some hundred updates an epoch"
+        return value, f"about {self._tokens:,} events per update, some hundred updates per epoch"
 
     def dim(self) -> tuple[int, str]:
         return (96 if self._large else 64), f"{self.of.events:,} training events"

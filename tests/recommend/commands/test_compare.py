@@ -1,4 +1,4 @@
-"""Comparisons: one folder a run, done once, in one table with the simple baselines."""
+"""Comparisons: one folder per run, done once, in one table with the simple baselines."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The cache of `generate`: one mixer state a block, and how many tokens they have seen; it grows only as they do."""
+"""The cache of `generate`: one mixer state per block, and how many tokens they have seen; it grows only as they do."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ class StateCache(Cache):
         return self.seen
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """No limit."""
+        """−1: there is no limit."""
         return -1
 
     def nbytes(self) -> int:
@@ -64,7 +64,7 @@ class StateCache(Cache):
 
     @property
     def is_croppable(self) -> bool:
-        """No."""
+        """False: a recurrent state cannot be taken back."""
         return False
 
     @property

@@ -186,7 +186,7 @@ class PrismSequenceForCausalLM(PrismSequencePreTrainedModel, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """No: its cache is a `StateCache`."""
+        """False: its cache is a `StateCache`, not one of the library's."""
         return False
 
     def _prepare_cache_for_generation(

@@ -19,7 +19,7 @@ class Operands(NamedTuple):
     erase: Tensor  # [B, T, H], along the first direction; or [B, T, H, L], along each
     S0: Tensor  # [N, H, V, K]
     scale: float
-    bounds: tuple[int, ...] | None  # where packed sequences begin and end; None: one sequence a batch row
+    bounds: tuple[int, ...] | None  # where packed sequences begin and end; None: one sequence per batch row
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -69,7 +69,7 @@ def operands(
         raise ValueError(f"k must have shape [B, T, H, L, K] or [B, T, H, K], got {describe(k)}")
     L = k.shape[3]
     if L < 1:
-        raise ValueError(f"k needs at least one direction a token, got L = {L}")
+        raise ValueError(f"k needs at least one direction per token, got L = {L}")
     if v.ndim != 5:
         raise ValueError(f"v must have shape [B, T, H, L, V] like k's, got {describe(v)}")
     V = v.shape[-1]

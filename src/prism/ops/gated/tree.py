@@ -11,7 +11,7 @@ Nothing is divided by a decay and no positive number is exponentiated; sums of l
 cancels either. At the end X holds e^g x and Y holds e^{g_C − g} y, what the states before and after the chunk meet.
 The way back has the same shape, and gives each block the gradient of its own log α: again no differences of sums.
 
-There are G rows a token on each side. Row 0 of x is read after the token's own decay and meets its own y (a query);
+There are G rows per token on each side. Row 0 of x is read after the token's own decay and meets its own y (a query);
 row 1 is read before, and meets only what came earlier (a search).
 """
 

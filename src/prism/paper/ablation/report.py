@@ -73,7 +73,7 @@ class Answers:
         return cls(users=users, seeds=seeds)
 
     def measured(self) -> dict[str, Measured]:
-        """Every metric."""
+        """Every metric with its interval."""
         return _measured(_mean(self.seeds), self.seeds, self.users)
 
     def minus(self, other: "Answers") -> dict[str, Measured]:

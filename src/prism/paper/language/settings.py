@@ -56,7 +56,7 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """What all runs share; seven to twelve minutes a run on one core."""
+    """What all runs share; seven to twelve minutes per run on one core."""
 
     dim: int = 192
     """Width."""

@@ -110,7 +110,7 @@ def slopes(path: Path, found: Slopes) -> None:
 
 
 def amortisation(path: Path, found: Mapping[str, Mapping[int, Sequence[Amortisation]]]) -> None:
-    """How much of the serial solver's improvement each write achieves, over L: medians, and a dot a seed."""
+    """How much of the serial solver's improvement each write achieves, over L: medians, and one dot per seed."""
     figure, axes = _panels(len(found))
     for axis, (name, by_depth) in zip(axes, found.items(), strict=True):
         depths = list(by_depth)

@@ -125,7 +125,7 @@ def forget_spectra(tokens: Tokens) -> tuple[Float[Tensor, "N H K"], Float[Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Slopes:
-    """How much a change of the residual changes the corrections, largest over tokens and channels; one a step."""
+    """How much a change of the residual changes the corrections, largest over tokens and channels; one per step."""
 
     step: list[float]
     """|∂δ^l / ∂r^l|."""

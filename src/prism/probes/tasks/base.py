@@ -40,7 +40,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(ABC):
-    """One task."""
+    """One task: sequences and labels as a function of a seed."""
 
     length: int = 128
     """Tokens of a sequence."""

@@ -191,8 +191,8 @@ def _frame(made: Recommender, users: Ints, kept: np.ndarray, path: Path, job: Ba
 
 def _before(path: Path, settings: dict[str, Any]) -> pl.DataFrame | None:
     """Users and digests of an earlier call with the same settings, if it left its file."""
-    told = path.with_suffix(".json")
-    if not (path.exists() and told.exists()) or json.loads(told.read_text(encoding="utf-8")) != settings:
+    facts = path.with_suffix(".json")
+    if not (path.exists() and facts.exists()) or json.loads(facts.read_text(encoding="utf-8")) != settings:
         return None
     return pl.read_parquet(path.with_suffix(".users.parquet"))
 

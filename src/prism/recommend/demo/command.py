@@ -95,8 +95,8 @@ def demo(
     needs("jinja2", "matplotlib", extra="plots")  # for the report: not after minutes of training
     log = load(data)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
-    words = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
-    path = run_demo(log, config, out, command=f"{program()} {shlex.join(words)}", processes=at_once())
+    typed = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
+    path = run_demo(log, config, out, command=f"{program()} {shlex.join(typed)}", processes=at_once())
     say("")
     say(f"report: {path.resolve()} (open it in a browser)")
     say_next(out, log)

@@ -84,7 +84,7 @@ def concatenate(parts: Sequence[Ranks]) -> Ranks:
 
 
 def metric_values(ranks: Ranks, cutoffs: Sequence[int] = CUTOFFS) -> dict[str, Floats]:
-    """One value a query of each hit@K, ndcg@K, of mrr and auc: expectations over random tie-breaking."""
+    """One value per query of each hit@K, ndcg@K, of mrr and auc: expectations over random tie-breaking."""
     for cutoff in cutoffs:
         at_least("cutoff", cutoff, 1)
     last = ranks.above + ranks.tied

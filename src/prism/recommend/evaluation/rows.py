@@ -27,7 +27,7 @@ class Row:
     failures: tuple[Failure, ...] = ()
 
     def mean(self, metric: str) -> float:
-        """Over runs."""
+        """A metric's mean over runs."""
         return statistics.fmean(run[metric] for run in self.runs)
 
     def spread(self, metric: str) -> float | None:

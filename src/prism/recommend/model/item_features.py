@@ -9,7 +9,7 @@ from prism.recommend.data.items import ItemValues
 
 
 class ItemFeatures(nn.Module):
-    """One row a value, shared by all items that have it."""
+    """One row per value, shared by all items that have it."""
 
     values: Tensor
     weights: Tensor

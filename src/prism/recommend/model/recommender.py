@@ -26,7 +26,7 @@ from prism.recommend.model.item_features import ItemFeatures
 from prism.recommend.model.mixture import Gates
 from prism.recommend.model.sharded_table import ShardedTable
 
-# Two buckets an octave of seconds reach 2^31 s: any clock that counts from 1970.
+# Two buckets per octave of seconds reach 2^31 s: any clock that counts from 1970.
 GAP_BUCKETS = 63
 ModelState = tuple[State, ...]
 

@@ -87,8 +87,8 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
         about["baseline"] = recommender.baseline.name
         save_arrays(recommender.baseline.arrays(), part / BASELINE)
     about["checksums"] = {path.name: checksum(path) for path in sorted(part.iterdir())}
-    told = about["checksums"] | ({"baseline": about["baseline"]} if "baseline" in about else {})
-    about["id"] = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    content = about["checksums"] | ({"baseline": about["baseline"]} if "baseline" in about else {})
+    about["id"] = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
     for path in part.iterdir():
         path.chmod(0o644)  # safetensors lets only the owner read

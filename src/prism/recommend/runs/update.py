@@ -47,7 +47,7 @@ class Change:
     """Of the first ten recommendations, the share that stayed."""
 
     def lines(self) -> list[str]:
-        """To print."""
+        """What `prism update` prints."""
         lines = [
             f"{self.events:,} new events"
             + (f" ({self.known:,} more were known)" if self.known else "")

@@ -21,7 +21,7 @@ LOG = read_log(pl.DataFrame(ROWS, schema=["user", "item", "time"], orient="row")
 
 
 def after_all(log: Log) -> Queries:
-    """One query a user, after all of their events."""
+    """One query per user, after all of their events."""
     return Queries(users=np.arange(log.n_users), positions=log.offsets[1:], candidates=log.n_items, remove_seen=False)
 
 

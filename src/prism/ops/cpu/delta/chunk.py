@@ -110,7 +110,7 @@ def decay_row(row, gamma, L, last):  # type: ignore[no-untyped-def]
 
 @inner
 def prepare(x, part):  # type: ignore[no-untyped-def]
-    """P and KK."""
+    """Makes the products of a chunk's rows, P of queries and KK of keys, decayed and cut to the past."""
     X, Kt, PK, gamma = x.X[part], x.Kt[part], x.PK[part], x.gamma[part]
     G, L = PK.shape[0] // C - 1, PK.shape[1] // C
     set_transpose(Kt, X[C:])
