@@ -39,8 +39,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no-gain": ("gain=none",),
 }
 # The demo's setting with a second block, since in a model of one the anchor is all that sees neighbours beside the
-# memory; two minutes of one core per run. By global time: the paper's protocol takes users and candidates from the whole
-# log. The epoch is chosen by validation NDCG at the first cut-off.
+# memory; two minutes of one core per run. By global time: the paper's protocol takes users and candidates from the
+# whole log. The epoch is chosen by validation NDCG at the first cut-off.
 CONFIG = FitConfig(
     dim=64,
     layers=2,
