@@ -59,7 +59,9 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
     ids, id_column = ids_of(frame, where, item)
     known = len(set(ids) & {str(id_) for id_ in log.item_ids.tolist()})
     if not known:
-        raise InputError(f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids[0]!r}")
+        raise InputError(
+            f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids.tolist()[0]!r}"
+        )
     refuse_repeated(ids, id_column, where)
     title = next((name for name in TITLES if name in frame.columns), None)
     columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}

@@ -83,7 +83,7 @@ def build_log(
     """
     places = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
     if not events.height:
-        raise InputError(f"{where} has no events: only a header, or nothing passed")
+        raise InputError(f"{where} has no events: give at least two users and two items")
     notes = []
     if drop_nulls:
         kept = events.with_columns(cs.float().fill_nan(None)).drop_nulls()
@@ -212,9 +212,9 @@ def _sorted_by(users: Codes, order: Ints) -> Ints:
 def _check_size(users: Codes, user_ids: Ids, item_ids: Ids, columns: dict[str, str], where: str) -> None:
     for role, ids in (("user", user_ids), ("item", item_ids)):
         if len(ids) < 2:
+            found = f"{ids.tolist()[0]!r} (column {columns[role]!r}), in {len(users):,} events"
             raise InputError(
-                f"{where} has a single {role}, {ids[0]!r} (column {columns[role]!r}), "
-                f"in {len(users)} events: recommendation needs at least 2; is {role}= the right column?"
+                f"{where} has a single {role}, {found}: recommendation needs at least 2; is {role}= the right column?"
             )
     if len(user_ids) == len(users):
         raise InputError(
