@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prism.ops.cpu.compiling import inner, inner_sum, kernel
+from prism.ops.cpu.compiling import inner, kernel
 from prism.ops.cpu.math import normal, sigmoid
 from prism.ops.cpu.shared import dot_at
+from prism.ops.cpu.vectors import conv_silu, layer_norm, linear, rms_norm, unit
 
 
 class Rest(NamedTuple):
@@ -70,103 +71,18 @@ class GatedDeltaWeights(NamedTuple):
 
 
 @inner
-def _map(x, w, y, E):  # type: ignore[no-untyped-def]
-    """y = x w for the first E outputs, four rows of w at a time."""
-    D = w.shape[0]
-    for j in range(E):
-        y[j] = 0
-    i = 0
-    while i + 4 <= D:
-        a, b, c, d = x[i], x[i + 1], x[i + 2], x[i + 3]
-        wa, wb, wc, wd = w[i], w[i + 1], w[i + 2], w[i + 3]
-        for j in range(E):
-            y[j] = y[j] + a * wa[j] + b * wb[j] + c * wc[j] + d * wd[j]
-        i += 4
-    while i < D:
-        a, wa = x[i], w[i]
-        for j in range(E):
-            y[j] = y[j] + a * wa[j]
-        i += 1
-
-
-@inner_sum
-def _square(x, begin, end):  # type: ignore[no-untyped-def]
-    total = x.dtype.type(0)
-    for i in range(begin, end):
-        total += x[i] * x[i]
-    return total
-
-
-@inner_sum
-def _sum(x, n):  # type: ignore[no-untyped-def]
-    total = x.dtype.type(0)
-    for i in range(n):
-        total += x[i]
-    return total
-
-
-@inner
-def _rms(x, begin, end, weight, y):  # type: ignore[no-untyped-def]
-    """y = x / √(mean x² + 10⁻⁶) ⊙ weight, for one vector inside another."""
-    n = end - begin
-    factor = 1 / math.sqrt(_square(x, begin, end) / n + 1e-6)
-    scale = x.dtype.type(factor)
-    for i in range(n):
-        y[begin + i] = x[begin + i] * scale * weight[i]
-
-
-@inner
-def _layer_norm(x, affine):  # type: ignore[no-untyped-def]
-    """In place: (x − mean) / √(variance + 10⁻⁵) ⊙ scale + shift."""
-    n = x.shape[0]
-    mean = x.dtype.type(_sum(x, n) / n)
-    for i in range(n):
-        x[i] -= mean
-    scale = x.dtype.type(1 / math.sqrt(_square(x, 0, n) / n + 1e-5))
-    for i in range(n):
-        x[i] = x[i] * scale * affine[0, i] + affine[1, i]
-
-
-@inner
-def _unit(x, begin, n):  # type: ignore[no-untyped-def]
-    """In place: x / max(‖x‖, 10⁻⁶), for one vector inside another."""
-    factor = x.dtype.type(1 / max(math.sqrt(_square(x, begin, begin + n)), 1e-6))
-    for i in range(begin, begin + n):
-        x[i] *= factor
-
-
-@inner
-def _conv(x, before, after, weight, y):  # type: ignore[no-untyped-def]
-    """y = SiLU(Σ_w weight_w ⊙ seen_w) over the last inputs and x; `after` holds the last inputs including x."""
-    past, D = before.shape
-    for j in range(D):
-        y[j] = x[j] * weight[past, j]
-    for w in range(past):
-        for j in range(D):
-            y[j] = y[j] + before[w, j] * weight[w, j]
-    for w in range(past - 1):
-        for j in range(D):
-            after[w, j] = before[w + 1, j]
-    if past:
-        for j in range(D):
-            after[past - 1, j] = x[j]
-    for j in range(D):
-        y[j] = y[j] * sigmoid(y[j])
-
-
-@inner
 def _rest(layer, rest, x, h, wide, o, y):  # type: ignore[no-untyped-def]
     """Adds the mixer's output map of o, then the SwiGLU."""
     D, hidden = x.shape[0], rest.ffn_out.shape[1]
-    _map(o, rest.out[layer], h, D)
+    linear(o, rest.out[layer], h, D)
     for i in range(D):
         x[i] += h[i]
     if hidden:
-        _rms(x, 0, D, rest.ffn_norm[layer], h)
-        _map(h, rest.ffn_in[layer], wide, 2 * hidden)
+        rms_norm(x, 0, D, rest.ffn_norm[layer], h)
+        linear(h, rest.ffn_in[layer], wide, 2 * hidden)
         for i in range(hidden):
             y[i] = wide[i] * sigmoid(wide[i]) * wide[hidden + i]
-        _map(y, rest.ffn_out[layer], h, D)
+        linear(y, rest.ffn_out[layer], h, D)
         for i in range(D):
             x[i] += h[i]
 
@@ -175,7 +91,7 @@ def _rest(layer, rest, x, h, wide, o, y):  # type: ignore[no-untyped-def]
 def _read(part, gate, V, head, weight, o):  # type: ignore[no-untyped-def]
     """In place: RMSNorm of one head's read, gated by SiLU."""
     begin = head * V
-    _rms(o, begin, begin + V, weight, o)
+    rms_norm(o, begin, begin + V, weight, o)
     for i in range(V):
         g = part[gate + begin + i]
         o[begin + i] *= g * sigmoid(g)
@@ -226,20 +142,20 @@ def _recur(S, S_next, k, erased, betas, delta, alpha, q, q_at, o, o_at):  # type
 def _prism_block(layer, shape, weights, rest, x, history, history_next, S, S_next, scratch):  # type: ignore[no-untyped-def]
     h, u, part, lifted, o, wide, y, k, betas, delta = scratch
     H, K, V, D = shape.H, shape.K, shape.V, x.shape[0]
-    _rms(x, 0, D, rest.norm[layer], h)
+    rms_norm(x, 0, D, rest.norm[layer], h)
     if weights.conv.shape[1]:
-        _conv(h, history, history_next, weights.conv[layer], u)
+        conv_silu(h, history, history_next, weights.conv[layer], u)
     else:
         for i in range(D):
             u[i] = h[i]
-    _layer_norm(u, weights.anchor_norm[layer])
-    _map(u, weights.project[layer], part, part.shape[0])
+    layer_norm(u, weights.anchor_norm[layer])
+    linear(u, weights.project[layer], part, part.shape[0])
     solved = part
     if weights.lift.shape[1]:
         rank = weights.lift.shape[1]
         for i in range(rank):
             h[i] = part[shape.low + i]
-        _map(h[:rank], weights.lift[layer], lifted, lifted.shape[0])
+        linear(h[:rank], weights.lift[layer], lifted, lifted.shape[0])
         solved = lifted
     for head in range(H):
         for j in range(K):
@@ -250,10 +166,10 @@ def _prism_block(layer, shape, weights, rest, x, history, history_next, S, S_nex
             for j in range(K):
                 k[l, j] = solved[at + j] if free else part[H * K + head * K + j]
         for l in range(shape.writes):
-            _unit(k[l], 0, K)
+            unit(k[l], 0, K)
             betas[l] = sigmoid(part[shape.beta + head * shape.writes + l])
         alpha = sigmoid(part[shape.decay + head] + weights.decay_bias[layer, head])
-        _unit(part, head * K, K)
+        unit(part, head * K, K)
         if shape.steps:
             _refine(head, shape, part, solved, weights.gain_bias[layer], u, delta)
         else:
@@ -269,14 +185,14 @@ def _gated_delta_block(layer, shape, weights, rest, x, history, history_next, S,
     h, u, part, _, o, wide, y, k, betas, delta = scratch
     H, K, V, D = shape.H, shape.K, shape.V, x.shape[0]
     mixed = 2 * H * K + H * V
-    _rms(x, 0, D, rest.norm[layer], h)
-    _map(h, weights.project[layer], part, part.shape[0])
-    _conv(part[:mixed], history, history_next, weights.conv[layer], u)
+    rms_norm(x, 0, D, rest.norm[layer], h)
+    linear(h, weights.project[layer], part, part.shape[0])
+    conv_silu(part[:mixed], history, history_next, weights.conv[layer], u)
     for head in range(H):
         for j in range(K):
             k[0, j] = u[H * K + head * K + j]
-        _unit(k[0], 0, K)
-        _unit(u, head * K, K)
+        unit(k[0], 0, K)
+        unit(u, head * K, K)
         for i in range(V):
             delta[0, i] = u[2 * H * K + head * V + i]
         betas[0] = sigmoid(part[shape.beta + head])
@@ -321,7 +237,7 @@ def prism_stack(x, rows, shape, weights, rest, before, after, y, begin, end):  #
                 layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][m], before[1][layer][m],
                 after[1][layer][m], scratch,
             )  # fmt: skip
-        _rms(y[n], 0, D, rest.last_norm, y[n])
+        rms_norm(y[n], 0, D, rest.last_norm, y[n])
 
 
 @kernel
@@ -339,4 +255,4 @@ def gated_delta_stack(x, rows, shape, weights, rest, before, after, y, begin, en
                 layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][m], before[1][layer][m],
                 after[1][layer][m], scratch,
             )  # fmt: skip
-        _rms(y[n], 0, D, rest.last_norm, y[n])
+        rms_norm(y[n], 0, D, rest.last_norm, y[n])
