@@ -341,10 +341,10 @@ def test_ties_in_time_keep_the_order_of_the_files_under_both_engines(tmp_path: P
     rows = pl.DataFrame({"user": rng.integers(0, 5, 30_000), "item": np.arange(30_000), "time": 7})
     for n in range(3):
         rows[n * 10_000 : (n + 1) * 10_000].write_csv(tmp_path / f"{n}.csv")
-    kinds = pl.LazyFrame({"user": range(5), "kind": list("abcde")})
+    kinds = pl.LazyFrame({"item": rng.permutation(30_000), "kind": np.arange(30_000)})
     with pl.Config() as config:
         config.set_engine_affinity(engine)
-        for source in (tmp_path, rows.lazy().join(kinds, on="user", how="left")):
+        for source in (tmp_path, rows.lazy().join(kinds, on="item", how="left")):
             log = read_log(source)
             assert all((np.diff(log.item_ids[log.history(user)]) > 0).all() for user in range(5))
 
