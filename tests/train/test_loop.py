@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from support.toy import Toy, net
 from torch import Tensor, nn
 
@@ -238,19 +239,22 @@ def test_facts_that_are_no_object_are_refused_in_one_line(tmp_path: Path) -> Non
         trained(tmp_path)
 
 
+@pytest.mark.parametrize("full_at", ["os.fsync", "safetensors.torch.save_file"])
 def test_a_full_disk_is_one_line_and_leaves_the_checkpoint_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path, stop_at(4))
     before = {path.name for path in tmp_path.iterdir()}
 
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if full_at == "os.fsync":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(InputError, match=r"cannot write .*(last|best)-00000\d-step\d+: No space left on device$"):
+        patch.setattr(full_at, full)
+        with pytest.raises(InputError, match=r"cannot write .*(last|best)-00000\d-step\d+: .*No space left on device"):
             trained(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} - {"log.jsonl"} == before - {"log.jsonl"}
     assert equal(weights(trained(tmp_path)), weights(trained()))
