@@ -113,6 +113,20 @@ def softmax_loss(
         return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, rows, items, fast, trained)
 
 
+@torch.no_grad()
+def added_log_likelihoods(
+    added: Additions, weights: Float[Tensor, "N K_and_F"], targets: Int[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """log p(target) of each token where nothing but the additions makes the scores; without gradients."""
+    items, features = added.bank.shape[1], _Added(added, weights)
+    found = weights.new_empty(len(targets))
+    for part in _slices(len(targets), max(BLOCK_LOGITS // max(items, 1), BLOCK_ROWS)):
+        logits = weights.new_zeros(len(targets[part]), items)
+        features.add(logits, part)
+        found[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(1)
+    return found
+
+
 def _has_kernels(x: Tensor, table: Tensor) -> bool:
     """Whether the GPU's kernels take these: not in float64, nor features wider than a tile can hold."""
     return table.dtype != torch.float64 and x.shape[1] <= 256 and not torch.compiler.is_compiling() and has_triton()

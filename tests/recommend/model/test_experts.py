@@ -9,20 +9,29 @@ import pytest
 from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.data.synthetic import synthetic_log
+from prism.recommend.data.synthetic import markov_log, synthetic_log
 from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, tables
 from prism.recommend.model.experts.kernels import KINDS, REPEAT_FLOOR
 from prism.recommend.model.experts.tables import (
+    BEFORE,
+    CLOSENESS,
+    FOLLOW_DOUBT,
+    FOLLOW_FLOOR,
+    FOLLOW_ITEMS,
     NEAR_DOUBT,
     NEAR_FLOOR,
     NEAR_POWER,
-    NEXT_DISCOUNT,
     NEXT_DOUBT,
     NEXT_FLOOR,
     NEXT_ITEMS,
     NEXT_POWER,
+    REACH,
     WINDOW,
     co_occurrences,
+    followers,
+    no_accident,
+    popularity,
+    successions,
     transitions,
 )
 from prism.recommend.model.experts.user_state import (
@@ -91,6 +100,7 @@ def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
     of = log()
     after: Counter[tuple[int, int]] = Counter()
     beside: Counter[tuple[int, int]] = Counter()
+    around: Counter[tuple[int, int]] = Counter()
     for user in range(of.n_users):
         history = of.history(user).tolist()
         for t, item in enumerate(history):
@@ -99,13 +109,16 @@ def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
             for s in range(max(0, t - WINDOW), min(len(history), t + WINDOW + 1)):
                 if s != t and history[s] != item:
                     beside[item, history[s]] += 1
+            for s in range(max(0, t - REACH), min(len(history), t + REACH + 1)):
+                if s != t and history[s] != item:
+                    around[item, history[s]] += (BEFORE if s < t else 1) * 0.5 ** ((abs(s - t) - 1) / CLOSENESS)
     for kept in (4, 256):
         monkeypatch.setattr(tables, "KEPT", kept)
-        for table, pairs, discount in ((transitions(of), after, NEXT_DISCOUNT), (co_occurrences(of), beside, 0.0)):
+        for table, pairs in ((successions(of), after), (co_occurrences(of), beside), (followers(of), around)):
             wanted = np.zeros((of.n_items, of.n_items))
             for (row, column), count in pairs.items():
                 wanted[row, column] = count
-            wanted = np.maximum(wanted - discount, 0) / np.maximum(wanted.sum(1, keepdims=True), 1e-12)
+            wanted = wanted / np.maximum(wanted.sum(1, keepdims=True), 1e-12)
             np.testing.assert_allclose(table.tops, wanted.max(1), rtol=1e-5)
             for row in range(of.n_items):  # of a long row the largest entries
                 part = slice(table.starts[row], table.starts[row + 1])
@@ -113,6 +126,22 @@ def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
                 np.testing.assert_allclose(table.shares[part], wanted[row, table.columns[part]], rtol=1e-5)
                 largest = np.sort(wanted[row][wanted[row] > 0])[::-1][:kept]
                 np.testing.assert_allclose(np.sort(table.shares[part])[::-1], largest, rtol=1e-5)
+
+
+def test_what_came_by_accident_is_told_from_what_belongs_together() -> None:
+    of = markov_log(users=600, items=800, events=40_000, seed=1, jump=0.3)
+    rows = successions(of)
+    chance = no_accident(rows, popularity(of))
+    row = np.repeat(np.arange(of.n_items), np.diff(rows.starts))
+    count = np.rint(rows.shares * rows.totals[row])
+    # each item has eight successors; three of ten events are jumps
+    assert 6 < chance.sum() / of.n_items < 10
+    assert 0.2 < ((1 - chance) * count).sum() / count.sum() < 0.4
+    assert chance[count >= 4].mean() > 0.95
+    assert chance[count == 1].mean() < 0.6
+    kept = transitions(of)
+    np.testing.assert_allclose(kept.shares, rows.shares * chance, rtol=1e-5)
+    np.testing.assert_allclose(kept.tops, [kept.shares[row == j].max(initial=0) for j in range(of.n_items)])
 
 
 def one_kind(experts: Experts, of: Log, asked: Queries, kind: str) -> np.ndarray:
@@ -128,8 +157,8 @@ def test_features_are_those_of_a_plain_loop() -> None:
     of = log()
     asked = queries(of)
     experts = fit_experts(of, timed=True, novel=False)
-    follows, near, n = transitions(of), co_occurrences(of), of.n_items
-    own, repeat, after, beside, visit, popular, lately = (one_kind(experts, of, asked, kind) for kind in KINDS)
+    follows, near, around, n = transitions(of), co_occurrences(of), followers(of), of.n_items
+    own, repeat, after, beside, visit, follow, popular, lately = (one_kind(experts, of, asked, kind) for kind in KINDS)
     counts = of.item_counts() + 1
     np.testing.assert_allclose(popular, np.broadcast_to(np.log(counts / counts.sum() * n), popular.shape), rtol=1e-4)
     for q in range(0, len(asked), 7):
@@ -138,18 +167,19 @@ def test_features_are_those_of_a_plain_loop() -> None:
         assert set(np.flatnonzero(own[q]).tolist()) == set(history)
         shares = np.expm1(repeat[q].astype(np.float64)) * REPEAT_FLOOR
         np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-3)
-        for rows, power, doubt, floor, found in (
-            (follows, NEXT_POWER, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
-            (near, NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
-            (near, 0.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
+        for rows, counts_as, doubt, floor, found in (
+            (follows, lambda age: (1 + age) ** -NEXT_POWER, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
+            (near, lambda age: (1 + age) ** -NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
+            (near, lambda age: 1.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
+            (around, lambda age: 0.5 ** (age / 2), FOLLOW_DOUBT, FOLLOW_FLOOR * counts / counts.sum(), follow),
         ):
             p, total = np.zeros(n), 0.0
             when = of.times[of.offsets[user] : position][::-1]
             pauses = np.flatnonzero(-np.diff(when) > VISIT_GAP)
             latest = len(history) if found is not visit or not len(pauses) else pauses[0] + 1
-            latest = min(latest, NEXT_ITEMS) if found is after else latest
+            latest = min(latest, NEXT_ITEMS if found is after else FOLLOW_ITEMS if found is follow else latest)
             for age, item in enumerate(history[::-1][: min(RECENT, latest)]):
-                weight = (1 + age) ** -power
+                weight = counts_as(age)
                 total += weight
                 part = slice(rows.starts[item], rows.starts[item + 1])
                 p[rows.columns[part]] += weight * rows.totals[item] / (rows.totals[item] + doubt) * rows.shares[part]

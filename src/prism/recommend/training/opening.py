@@ -1,19 +1,23 @@
 """Before the first step: the weights of the experts, fitted while the model knows nothing.
 
-The model then starts from what the simple experts get together, and learns what they leave.
+The model then starts from what the simple experts get together, and learns what they leave. What is maximised is
+Σ p(target)^q / q: likelihood (q → 0) is mostly about events that nobody could have foreseen, and to explain these it
+leans on popularity more than a ranking should; with q = ½ an event counts by the root of its chance.
 """
 
 import torch
 
-from prism.ops.softmax_loss import softmax_loss
+from prism.ops.softmax_loss import added_log_likelihoods, softmax_loss
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.training.task import Batch, RecommendationTask
 
 TOKENS, STEPS, RATE = 10_000, 250, 0.03
+# The q above.
+FOCUS = 0.5
 
 
 def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: int = TOKENS, steps: int = STEPS) -> None:
-    """By likelihood of a sample of the training events, in place; depends on the task's seed alone."""
+    """By the chances of a sample of the training events, in place; depends on the task's seed alone."""
     gates = model.gates
     if gates is None:
         return
@@ -29,9 +33,12 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
         batch = sample[step % len(sample)]
         assert batch.seen is not None
         contexts, added = batch.seen.contexts.to(device), batch.seen.added.to(device)
-        count = len(batch.targets)
+        count, targets = len(batch.targets), batch.targets.to(device)
         weights = gates(blank.expand(count, -1), contexts)
-        loss = softmax_loss(x.expand(count, -1), table, batch.targets.to(device), added=added, weights=weights)
+        chance = (FOCUS * added_log_likelihoods(added, weights, targets)).exp()[:, None]
+        # the gradient of p^q / q is p^q times that of log p
+        counted = weights.detach() + chance / chance.mean() * (weights - weights.detach())
+        loss = softmax_loss(x.expand(count, -1), table, targets, added=added, weights=counted)
         optimiser.zero_grad()
         (loss / count).backward()
         optimiser.step()

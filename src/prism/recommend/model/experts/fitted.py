@@ -15,7 +15,7 @@ from prism.recommend.model.experts.repeats import fit_repeats
 from prism.recommend.model.experts.tables import ExpertTables, Rows, expert_tables
 from prism.recommend.model.experts.user_state import EVENTS, LAST_TIME, UserState, empty_state
 
-EXPERTS = ("repeat", "next", "near", "visit", "popular", "lately")
+EXPERTS = ("repeat", "next", "follow", "near", "visit", "popular", "lately")
 Floats = NDArray[np.float32]
 
 
@@ -80,7 +80,7 @@ class Experts:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All tables by name, for a file."""
         tables = self.tables
-        flat = {f"{of}.{name}": part for of in ("next", "near") for name, part in getattr(tables, of)._asdict().items()}
+        flat = {f"{of}.{name}": part for of in _ROWS for name, part in getattr(tables, of)._asdict().items()}
         return flat | {name: getattr(tables, name) for name in _ARRAYS}
 
     def _questions(self, log: Log, queries: Queries) -> tuple[object, ...]:
@@ -92,14 +92,14 @@ class Experts:
         )  # fmt: skip
 
 
-_ARRAYS = tuple(name for name in ExpertTables._fields if name not in ("next", "near"))
+_ROWS = ("next", "near", "follow")
+_ARRAYS = tuple(name for name in ExpertTables._fields if name not in _ROWS)
 
 
 def experts_from(arrays: dict[str, NDArray[Any]], repeats: NDArray[np.float64], *, novel: bool, timed: bool) -> Experts:
     """The inverse of `arrays`."""
     tables = ExpertTables(
-        next=Rows(**{name: arrays[f"next.{name}"] for name in Rows._fields}),
-        near=Rows(**{name: arrays[f"near.{name}"] for name in Rows._fields}),
+        **{of: Rows(**{name: arrays[f"{of}.{name}"] for name in Rows._fields}) for of in _ROWS},
         **{name: arrays[name] for name in _ARRAYS},
     )
     return Experts(tables=tables, repeats=repeats, novel=novel, timed=timed)

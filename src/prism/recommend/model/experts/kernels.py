@@ -3,7 +3,14 @@
 import numpy as np
 
 from prism.ops.cpu.compiling import loop
-from prism.recommend.model.experts.tables import NEAR_DOUBT, NEXT_DOUBT, NEXT_ITEMS, period_of
+from prism.recommend.model.experts.tables import (
+    FOLLOW_DOUBT,
+    FOLLOW_ITEMS,
+    NEAR_DOUBT,
+    NEXT_DOUBT,
+    NEXT_ITEMS,
+    period_of,
+)
 from prism.recommend.model.experts.user_state import (
     DAY,
     DISTINCT,
@@ -18,9 +25,9 @@ from prism.recommend.model.experts.user_state import (
 )
 
 # Kinds of features: entries of single items, then rows of the bank.
-OWN, REPEAT, NEXT, NEAR, OF_VISIT = range(5)
-ENTRIES = 5
-KINDS = ("own", "repeat", "next", "near", "visit", "popular", "lately")
+OWN, REPEAT, NEXT, NEAR, OF_VISIT, FOLLOW = range(6)
+ENTRIES = 6
+KINDS = ("own", "repeat", "next", "near", "visit", "follow", "popular", "lately")
 # The ε of the repeat expert's log(1 + p/ε).
 REPEAT_FLOOR = 1e-4
 CONTEXT = 13
@@ -161,15 +168,19 @@ def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore
     at = neighbour_entries(
         state, every, tables.near, ages[1], NEAR_DOUBT, floors[1], NEAR, sums, items, kinds, values, at
     )
-    return neighbour_entries(
+    at = neighbour_entries(
         state, visit, tables.near, ages[2], NEAR_DOUBT, floors[1], OF_VISIT, sums, items, kinds, values, at
+    )
+    some = min(every, FOLLOW_ITEMS)
+    return neighbour_entries(
+        state, some, tables.follow, ages[3], FOLLOW_DOUBT, floors[2], FOLLOW, sums, items, kinds, values, at
     )
 
 
 @loop
 def most_entries(state, known):  # type: ignore[no-untyped-def]
     """No moment has more."""
-    return 2 * state.facts[DISTINCT] + 3 * known
+    return 2 * state.facts[DISTINCT] + 4 * known
 
 
 @loop
@@ -270,7 +281,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
     """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
     own, rows, context = np.empty(len(state.items)), np.empty(2, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
-    most = 2 * len(state.items) + 3 * known
+    most = 2 * len(state.items) + 4 * known
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
     before, t = -1, 0

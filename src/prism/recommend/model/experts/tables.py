@@ -13,25 +13,29 @@ from prism.recommend.model.experts.user_state import RECENT
 WINDOW = 8
 # An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, and beyond the third not at all.
 NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
+# For `follow` it counts half as much for every so many events, and beyond the tenth not at all.
+FOLLOW_HALF_LIFE, FOLLOW_ITEMS = 2.0, 10
+# What came d events after an item counts 2^{−(d − 1) / CLOSENESS} in its row of `follow`, what came before BEFORE of it.
+REACH, CLOSENESS, BEFORE = 20, 5.0, 0.25
 # Entries of a row that are kept: the largest.
 KEPT = 200
-# Taken from each count of `next`: what came once may have come by chance.
-NEXT_DISCOUNT = 0.6
+# Rounds of fitting how often a transition is no accident.
+ROUNDS = 30
 # A row made of weight w counts w / (w + this): two events are no habit.
-NEXT_DOUBT, NEAR_DOUBT = 1.0, 8.0
+NEXT_DOUBT, NEAR_DOUBT, FOLLOW_DOUBT = 1.0, 8.0, 100.0
 # Periods at whose beginnings recent popularity is known.
 PERIODS = 64
 # Numbers that all periods together may hold: fewer periods for a large catalogue.
 PERIOD_NUMBERS = 1 << 23
 # Events that each item is given besides its own: for `popular`, and for `lately`.
 GIVEN, GIVEN_LATELY = 1.0, 0.1
-# The ε of log(1 + p/ε): for `next` a share of the popularity, which makes the sum with `popular` a mixture of the
-# two where both weights are 1; for `near` and `visit` a share of a uniform distribution.
-NEXT_FLOOR, NEAR_FLOOR = 1.0, 0.25
+# The ε of log(1 + p/ε): for `next` and `follow` a share of the popularity, which makes the sum with `popular` a mixture
+# of the two where both weights are 1; for `near` and `visit` a share of a uniform distribution.
+NEXT_FLOOR, NEAR_FLOOR, FOLLOW_FLOOR = 1.0, 0.25, 1.0
 
 
 class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution, less a discount, in order of column.
+    """A sparse table whose row j is a distribution, or less than one, in order of column.
 
     Its entries are starts[j] … starts[j + 1] − 1; of a row with more than KEPT the largest are here.
     """
@@ -52,14 +56,16 @@ class ExpertTables(NamedTuple):
     """What came directly after each item."""
     near: Rows
     """What was taken at most WINDOW events before or after."""
+    follow: Rows
+    """What was taken at most REACH events after, the sooner the more, or before."""
     bank: NDArray[np.float32]
     """[periods + 2, items]: the features `lately` at the start of each period, `popular`, and zeros."""
     period_starts: Ints
     """[periods]: when each begins."""
     ages: NDArray[np.float64]
-    """[3, RECENT]: how much the latest items count for `next`, `near` and `visit`, latest first."""
+    """[4, RECENT]: how much the latest items count for `next`, `near`, `visit` and `follow`, latest first."""
     floors: NDArray[np.float32]
-    """[2, items]: ε of `next`, and of `near` and `visit`."""
+    """[3, items]: ε of `next`, of `near` and `visit`, and of `follow`."""
 
 
 def expert_tables(train: Log) -> ExpertTables:
@@ -69,10 +75,11 @@ def expert_tables(train: Log) -> ExpertTables:
     return ExpertTables(
         next=transitions(train),
         near=co_occurrences(train),
+        follow=followers(train),
         bank=np.concatenate([_log_lift(recent), _log_lift(popular[None]), np.zeros((1, n), np.float32)]),
         period_starts=starts,
-        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER), np.ones(RECENT)]),
-        floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n)]).astype(np.float32),
+        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
+        floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
     )
 
 
@@ -91,27 +98,77 @@ def _powers(power: float) -> NDArray[np.float64]:
     return np.power(1.0 + np.arange(RECENT), -power).astype(np.float64)
 
 
+def _halvings(half_life: float) -> NDArray[np.float64]:
+    return np.exp2(-np.arange(RECENT) / half_life)
+
+
+def successions(train: Log) -> Rows:
+    """From each event's item to the next event's, as counted."""
+    return _rows(train, np.zeros(0), np.ones(1))
+
+
 def transitions(train: Log) -> Rows:
-    """From each event's item to the next event's."""
-    return _rows(train, 0, 1, NEXT_DISCOUNT)
+    """The same without what came by accident."""
+    rows = successions(train)
+    shares = (rows.shares * no_accident(rows, popularity(train))).astype(np.float32)
+    tops = np.zeros_like(rows.tops)
+    np.maximum.at(tops, _row_of(rows), shares)
+    return rows._replace(shares=shares, tops=tops)
+
+
+def no_accident(rows: Rows, popular: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[entries]: the chance that a pair which came c times belongs together.
+
+    Of the pairs of items a share π belongs together, and these come c times with the chance 1 / (c (c + 1)); all others
+    come by accident, Poisson with the mean λ · (events of the first) · (popularity of the second). π and λ are those
+    that make the counts likeliest (expectation-maximisation).
+    """
+    row, n = _row_of(rows), len(popular)
+    c = np.rint(rows.shares * rows.totals[row]).astype(np.int64)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, c.max(initial=1) + 1)))])
+    expected, together = rows.totals[row] * popular[rows.columns], -np.log(c * (c + 1.0))
+    events = float(rows.totals.sum())
+    dropped = events - c.sum()  # the rarest of long rows: accidents
+    pi, lam = 0.3 * len(c) / n**2, 0.5
+    found = np.ones(len(c))
+    for _ in range(ROUNDS if len(c) else 0):
+        by_chance = c * np.log(lam * expected) - lam * expected - log_factorial[c]
+        found = 1 / (1 + np.exp(np.minimum(by_chance - together - np.log(pi), 700.0)))
+        pi = max(found.sum() / n**2, 1e-300)
+        lam = max((((1 - found) * c).sum() + dropped) / events, 1e-9)
+    return found
+
+
+def _row_of(rows: Rows) -> Ints:
+    """[entries]: the row that each is in."""
+    return np.repeat(np.arange(len(rows.totals)), np.diff(rows.starts))
 
 
 def co_occurrences(train: Log, window: int = WINDOW) -> Rows:
     """Both ways, at most `window` events apart."""
-    return _rows(train, window, window, 0.0)
+    return _rows(train, np.ones(window), np.ones(window))
 
 
-def _rows(train: Log, before: int, after: int, discount: float) -> Rows:
-    """Row j: the items at most `before` events before and `after` events after an event of item j."""
+def followers(train: Log) -> Rows:
+    """What came after each event's item, the sooner the more, and a little of what came before."""
+    near = np.exp2(-np.arange(REACH) / CLOSENESS)
+    return _rows(train, BEFORE * near[::-1], near)
+
+
+def _rows(train: Log, before: NDArray[np.float64], after: NDArray[np.float64]) -> Rows:
+    """Row j: the items that stand around the events of item j, weighted by their place, earliest first.
+
+    With `before`, which makes it a matter of company and not of order, an item is no neighbour of its own.
+    """
     by_item = np.argsort(train.items, kind="stable")
     limits = np.concatenate([[0], np.cumsum(train.item_counts())])
     users = train.users
     first, last = train.offsets[users], train.offsets[users + 1]
-    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT, discount))
+    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT))
 
 
 @loop
-def _count(items, by_item, limits, first, last, before, after, kept, discount):  # type: ignore[no-untyped-def]
+def _count(items, by_item, limits, first, last, before, after, kept):  # type: ignore[no-untyped-def]
     n = len(limits) - 1
     starts, totals, tops = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
     columns = np.empty(1 << 16, dtype=np.int32)
@@ -121,15 +178,16 @@ def _count(items, by_item, limits, first, last, before, after, kept, discount): 
         size, total = 0, 0.0
         for a in range(limits[j], limits[j + 1]):
             t = by_item[a]
-            for s in range(max(first[t], t - before), min(last[t], t + after + 1)):
+            for s in range(max(first[t], t - len(before)), min(last[t], t + len(after) + 1)):
                 i = items[s]
-                if s == t or (before > 0 and i == j):
+                if s == t or (len(before) > 0 and i == j):
                     continue
+                counts_as = after[s - t - 1] if s > t else before[len(before) + s - t]
                 if weight[i] == 0:
                     touched[size] = i
                     size += 1
-                weight[i] += 1
-                total += 1
+                weight[i] += counts_as
+                total += counts_as
         at = starts[j]
         row = np.sort(touched[:size])
         counts = weight[row]
@@ -144,7 +202,7 @@ def _count(items, by_item, limits, first, last, before, after, kept, discount): 
             shares = np.concatenate((shares, np.empty(room - len(shares), dtype=np.float32)))
         for b in range(size):
             columns[at + b] = row[b]
-            shares[at + b] = (counts[b] - discount) / total
+            shares[at + b] = counts[b] / total
             tops[j] = max(tops[j], shares[at + b])
         totals[j] = total
     return starts, columns[: starts[n]].copy(), shares[: starts[n]].copy(), totals, tops

@@ -95,6 +95,6 @@ def _silent(tables: ExpertTables) -> ExpertTables:
             totals=np.zeros_like(rows.totals),
             tops=np.zeros_like(rows.tops),
         )
-        for rows in (tables.next, tables.near)
+        for rows in (tables.next, tables.near, tables.follow)
     ]
-    return tables._replace(next=nothing[0], near=nothing[1], bank=np.zeros_like(tables.bank))
+    return tables._replace(next=nothing[0], near=nothing[1], follow=nothing[2], bank=np.zeros_like(tables.bank))
