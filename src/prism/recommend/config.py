@@ -56,7 +56,7 @@ class FitConfig:
     """The item table at first: random, or `cooccurrence`: from which items stand near each other in the training log,
     which a large catalogue learns sooner from."""
     experts: tuple[str, ...] | None = None
-    """Simple experts mixed with the model: repeat, next, near, visit, popular, lately; an empty list: none."""
+    """Simple experts added to the model: repeat, next, follow, near, visit, popular, lately; an empty list: none."""
     minutes: float = 10.0
     """About how long training may take: fewer epochs where the machine is slow."""
     features: tuple[str, ...] = ()
