@@ -120,7 +120,9 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
         model.load_state_dict({name: divided_as(x, now.get(name, x)) for name, x in kept.items()})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{checkpoint} is not a checkpoint of this model: {reason}") from None
+        raise InputError(
+            f"{checkpoint} is not a checkpoint of this model (of another version? fit it again): {reason}"
+        ) from None
 
 
 def _write(part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) -> None:

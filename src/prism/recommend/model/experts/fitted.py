@@ -92,17 +92,15 @@ class Experts:
         )  # fmt: skip
 
 
-_ROWS = ("next", "near", "follow")
+_ROWS = ExpertTables._fields[:3]
 _ARRAYS = tuple(name for name in ExpertTables._fields if name not in _ROWS)
 
 
 def experts_from(arrays: dict[str, NDArray[Any]], repeats: NDArray[np.float64], *, novel: bool, timed: bool) -> Experts:
     """The inverse of `arrays`."""
-    tables = ExpertTables(
-        **{of: Rows(**{name: arrays[f"{of}.{name}"] for name in Rows._fields}) for of in _ROWS},
-        **{name: arrays[name] for name in _ARRAYS},
-    )
-    return Experts(tables=tables, repeats=repeats, novel=novel, timed=timed)
+    parts: dict[str, Any] = {of: Rows(**{name: arrays[f"{of}.{name}"] for name in Rows._fields}) for of in _ROWS}
+    parts |= {name: arrays[name] for name in _ARRAYS}
+    return Experts(tables=ExpertTables(**parts), repeats=repeats, novel=novel, timed=timed)
 
 
 def fit_experts(train: Log, *, novel: bool, timed: bool, repeats: NDArray[np.float64] | None = None) -> Experts:

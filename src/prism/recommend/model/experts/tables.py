@@ -15,7 +15,7 @@ WINDOW = 8
 NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
 # For `follow` it counts half as much for every so many events, and beyond the tenth not at all.
 FOLLOW_HALF_LIFE, FOLLOW_ITEMS = 2.0, 10
-# What came d events after an item counts 2^{−(d − 1) / CLOSENESS} in its row of `follow`; what came before, BEFORE of it
+# In a row of `follow`, d events later counts 2^{−(d − 1) / CLOSENESS}, and earlier BEFORE of that.
 REACH, CLOSENESS, BEFORE = 20, 5.0, 0.25
 # Entries of a row that are kept: the largest.
 KEPT = 200
