@@ -61,9 +61,10 @@ def retrieval(
     items, dim = asked.table.shape
     show(
         f"top {k} of {items:,} items, width {dim}, {len(asked.x):,} queries, {batch} at once",
-        ["", "ms per query", "times product", "recall", "same top", "NDCG"],
+        ["", "ms per query", "times product", "times product alone", "recall", "same top", "NDCG", "NDCG lost"],
         rows,
-        caption=f"{num_threads} thread(s); same top: share of queries whose {k} items are those of the product",
+        caption=f"{num_threads} thread(s); times product: with its top {k}, and alone, scores of all items; "
+        f"same top: share of queries whose {k} items are those of the product",
     )
 
 
@@ -95,6 +96,7 @@ def compare(asked: Questions, k: int, batch: int) -> list[list[str]]:
         clusters = IvfIndex.build(table)
         methods["faiss IVF-SQ8, re-ranked"] = lambda x: clusters.search(x, k)
     exact, rows, first = _all(product, asked.x, batch), [], 0.0
+    alone = _seconds(lambda x: x @ table.T, asked.x, batch)
     for name, search in methods.items():
         taken = _seconds(search, asked.x, batch)
         first = first or taken
@@ -103,10 +105,11 @@ def compare(asked: Questions, k: int, batch: int) -> list[list[str]]:
         cells = [
             f"{1000 * taken:.3f}",
             f"{first / taken:.2f}",
+            f"{alone / taken:.2f}",
             f"{shared.mean() / k:.4f}",
             f"{(shared == k).mean():.4f}",
         ]
-        rows.append([name, *cells, _ndcg(found, asked.targets)])
+        rows.append([name, *cells, *_ndcg(found, exact, asked.targets)])
     return rows
 
 
@@ -114,7 +117,7 @@ def _all(search: Search, x: Tensor, batch: int) -> Tensor:
     return torch.cat([search(part).items for part in x.split(batch)])
 
 
-def _seconds(search: Search, x: Tensor, batch: int, rounds: int = 5, most: int = 64) -> float:
+def _seconds(search: Callable[[Tensor], object], x: Tensor, batch: int, rounds: int = 5, most: int = 64) -> float:
     """Processor time per query: the best of some rounds over a few queries."""
     some = x[: max(most, batch)].split(batch)
     search(some[0])  # compiles
@@ -133,11 +136,13 @@ def _shared(found: Tensor, exact: Tensor) -> np.ndarray:
     return counts
 
 
-def _ndcg(found: Tensor, targets: Tensor | None) -> str:
+def _ndcg(found: Tensor, exact: Tensor, targets: Tensor | None) -> tuple[str, str]:
+    """That of what was found, and how much less it is than that of the product."""
     if targets is None:
-        return "-"
-    hit = (found == targets[:, None]).double()
-    return f"{float((hit / torch.log2(torch.arange(found.shape[1]) + 2.0)).sum(1).mean()):.5f}"
+        return "-", "-"
+    weights = 1 / torch.log2(torch.arange(found.shape[1]) + 2.0)
+    own, best = (float(((items == targets[:, None]) * weights).sum(1).mean()) for items in (found, exact))
+    return f"{own:.5f}", f"{best - own:.5f}"
 
 
 def of_run(run: Path, most: int) -> Questions:

@@ -19,9 +19,9 @@ from numba.np.arrayobj import make_array
 from prism.ops.cpu.compiling import inner, intrinsic
 
 _HOST = llvm.get_host_cpu_features().flatten() if config.CPU_FEATURES is None else config.CPU_FEATURES
-_FEATURES = _HOST.split(",")
+FEATURES = _HOST.split(",")
 # Bytes of a vector register, and rows of a tile: 3 · ROWS sums, 3 operands and a broadcast fit the register file.
-BYTES, ROWS = (64, 8) if "+avx512f" in _FEATURES else (32, 4) if "+avx" in _FEATURES else (16, 4)
+BYTES, ROWS = (64, 8) if "+avx512f" in FEATURES else (32, 4) if "+avx" in FEATURES else (16, 4)
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 # Fused multiply-add where the machine has one; no flag that assumes finite numbers.
 _FUSE = ("contract",)
@@ -57,8 +57,11 @@ class _Vectors:
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSE), c, flags=_FUSE)
 
 
-def _subroutine(name: str, emit: Callable[..., None]) -> Callable[..., Any]:
-    """Code for an intrinsic that calls `emit`'s instructions as one subroutine: never copied into its callers."""
+def subroutine(name: str, emit: Callable[..., None]) -> Callable[..., Any]:
+    """Code for an intrinsic that calls `emit`'s instructions as one subroutine: never copied into its callers.
+
+    `emit` gets a builder, the type that the first argument points to, and the arguments.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
         element = context.get_value_type(signature.args[0].dtype)
@@ -70,7 +73,7 @@ def _subroutine(name: str, emit: Callable[..., None]) -> Callable[..., Any]:
             function.linkage = "linkonce_odr"
             function.attributes.add("noinline")
             body = ir.IRBuilder(function.append_basic_block())
-            emit(body, _Vectors(body, element), *function.args)
+            emit(body, element, *function.args)
             body.ret_void()
         builder.call(function, args)
         return context.get_dummy_value()
@@ -82,7 +85,8 @@ def _product_tile(columns: int) -> Any:
     """The intrinsic c = A B (`new`) or c = keep · c + A B on ROWS × `columns` vectors, for inner dimensions n ≥ 1."""
     cells = [(i, j) for i in range(ROWS) for j in range(columns)]
 
-    def emit(builder: Any, x: _Vectors, *args: Any) -> None:
+    def emit(builder: Any, element: Any, *args: Any) -> None:
+        x = _Vectors(builder, element)
         c, ldc, a, am, ap, b, ldb, n, keep, new = args
         rows = [builder.mul(am, _I64(i)) for i in range(ROWS)]
         entry, loop, end = builder.block, builder.append_basic_block(), builder.append_basic_block()
@@ -114,7 +118,7 @@ def _product_tile(columns: int) -> Any:
     def tile(_context, c, ldc, a, am, ap, b, ldb, n, keep, new):  # type: ignore[no-untyped-def]
         i = types.int64
         signature = types.void(c, i, a, i, i, b, i, i, c.dtype, types.boolean)
-        return signature, _subroutine(f"product_{columns}", emit)
+        return signature, subroutine(f"product_{columns}", emit)
 
     return tile
 
@@ -122,7 +126,8 @@ def _product_tile(columns: int) -> Any:
 _tile_1, _tile_2, _tile_3 = _product_tile(1), _product_tile(2), _product_tile(3)
 
 
-def _emit_transpose(builder: Any, x: _Vectors, *args: Any) -> None:
+def _emit_transpose(builder: Any, element: Any, *args: Any) -> None:
+    x = _Vectors(builder, element)
     to, ldt, a, lda, factors, add = args
     rows = [x.load(a, builder.mul(lda, _I64(r))) for r in range(x.width)]
     half = x.width // 2
@@ -148,11 +153,11 @@ def _emit_transpose(builder: Any, x: _Vectors, *args: Any) -> None:
 def _transpose_tile(_context, to, ldt, a, lda, factors, add):  # type: ignore[no-untyped-def]
     """to = aᵀ, or to += diag(factors) aᵀ (`add`), on a square tile, in log2(width) rounds of shuffles."""
     i = types.int64
-    return types.void(to, i, a, i, factors, types.boolean), _subroutine("transpose", _emit_transpose)
+    return types.void(to, i, a, i, factors, types.boolean), subroutine("transpose", _emit_transpose)
 
 
 @intrinsic
-def _address(_context, array, offset):  # type: ignore[no-untyped-def]
+def address(_context, array, offset):  # type: ignore[no-untyped-def]
     """The address of the element at a flat `offset` of a contiguous array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -173,7 +178,7 @@ def _product(c, a, start, am, ap, b, keep, new):  # type: ignore[no-untyped-def]
         # 4 = 2 + 2: a tile of one vector has too few sums to hide the latency of an addition
         count = 2 if left == 4 else min(left, 3)
         for m in range(0, M, ROWS):
-            to, A, B = _address(c, m * N + column), _address(a, start + m * am), _address(b, column)
+            to, A, B = address(c, m * N + column), address(a, start + m * am), address(b, column)
             if count == 3:
                 _tile_3(to, N, A, am, ap, B, N, n, keep, new != 0)
             elif count == 2:
@@ -207,7 +212,7 @@ def _transpose(to, a, factors, add):  # type: ignore[no-untyped-def]
     M, N = a.shape
     for m in range(0, M, width):
         for n in range(0, N, width):
-            source, target, factor = _address(a, m * N + n), _address(to, n * M + m), _address(factors, n)
+            source, target, factor = address(a, m * N + n), address(to, n * M + m), address(factors, n)
             _transpose_tile(target, M, source, N, factor, add)
 
 

@@ -6,7 +6,7 @@ items are ever written. The exact scores of the candidates decide.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.config import count
-from prism.ops.cpu.compiling import loop
-
-# Items scored at once: their rows stay in the first-level cache while queries take turns.
-BLOCK = 256
+from prism.ops.cpu.scan import LANES, packed, plain_scan, scan
 
 
 class Found(NamedTuple):
@@ -34,7 +31,8 @@ class Int8Index:
 
     table: Float[Tensor, "I D"]
     bias: Float[Tensor, " I"] | None
-    codes: NDArray[np.int8]
+    codes: NDArray[Any]
+    """As the machine's scan wants them."""
     scales: NDArray[np.float32]
 
     @classmethod
@@ -42,7 +40,8 @@ class Int8Index:
         """From a model's item table, and its items' offsets where it has some."""
         rows = table.detach().cpu().float().contiguous()
         codes, scales = quantised(rows.numpy())
-        return cls(rows, None if bias is None else bias.detach().cpu().float(), codes, scales)
+        own = None if bias is None else bias.detach().cpu().float()
+        return cls(rows, own, packed(codes) if LANES else codes, scales)
 
     @property
     def bytes(self) -> int:
@@ -56,10 +55,8 @@ class Int8Index:
         x = x.detach().cpu().float()
         queries, sizes = quantised(x.numpy())
         offsets = np.zeros(len(self.table), np.float32) if self.bias is None else self.bias.numpy()
-        scores = np.full((len(x), kept), -np.inf, dtype=np.float32)
-        items = np.zeros((len(x), kept), dtype=np.int64)
-        _scan(self.codes, self.scales, offsets, queries.astype(np.int16), sizes, scores, items)
-        some = torch.from_numpy(items)
+        look = scan if LANES else plain_scan
+        some = torch.from_numpy(look(self.codes, self.scales, offsets, queries, sizes, kept)[1])
         exact = torch.einsum("qd,qcd->qc", x, self.table[some])
         if self.bias is not None:
             exact = exact + self.bias[some]
@@ -71,40 +68,3 @@ def quantised(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.f
     """Rows as int8, and the factor of each."""
     scales = np.maximum(np.abs(rows).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(rows / scales[:, None]).astype(np.int8), scales
-
-
-@loop
-def _scan(codes, scales, offsets, queries, sizes, best, items):  # type: ignore[no-untyped-def]
-    """best, items [Q, kept]: a heap for each query, its worst first."""
-    sums, scores = np.empty(BLOCK, dtype=np.int32), np.empty(BLOCK, dtype=np.float32)
-    for first in range(0, codes.shape[0], BLOCK):
-        count = min(BLOCK, codes.shape[0] - first)
-        for q in range(queries.shape[0]):
-            for n in range(count):
-                total = np.int32(0)
-                for c in range(codes.shape[1]):
-                    total = np.int32(total + np.int32(np.int32(codes[first + n, c]) * np.int32(queries[q, c])))
-                sums[n] = total
-            better, worst = 0, best[q, 0]
-            for n in range(count):  # without a branch, so that it runs sixteen at a time
-                scores[n] = np.float32(sums[n]) * scales[first + n] * sizes[q] + offsets[first + n]
-                better += scores[n] > worst
-            if better:
-                for n in range(count):
-                    if scores[n] > best[q, 0]:
-                        _replace_worst(best[q], items[q], scores[n], first + n)
-
-
-@loop
-def _replace_worst(best, items, score, item):  # type: ignore[no-untyped-def]
-    """Puts a better one in the place of the heap's worst."""
-    at, size = 0, best.shape[0]
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and best[child + 1] < best[child]:
-            child += 1
-        if best[child] >= score:
-            break
-        best[at], items[at] = best[child], items[child]
-        at = child
-    best[at], items[at] = score, item
