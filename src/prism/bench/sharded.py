@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from torch import Tensor
 
 from prism.bench.measure import threads
 from prism.config import at_least
@@ -24,7 +24,6 @@ from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.recommender import Events
-from prism.recommend.training.negatives import Counted, counted
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.task import Batch, BatchConfig
@@ -49,7 +48,7 @@ def sharded(
         dim: Width of the model and of the item table.
         windows: Histories of a step, of each process.
         length: Events of a history.
-        negatives: Items drawn, of each process.
+        negatives: Items drawn, by all processes together.
         steps: Steps that are timed, after two that are not.
     """
     for name, value in (("processes", processes), ("steps", steps), ("windows", windows), ("length", length)):
@@ -61,7 +60,7 @@ def sharded(
         cells = [f"{size:,}", f"{1000 * found.seconds:.1f}", f"{found.seconds / first:.2f}", f"{found.bytes / 1e9:.2f}"]
         rows.append([*cells, f"{found.loss:.3f}"])
     show(
-        f"a step of {processes} processes, {windows} × {length} events and {negatives:,} drawn items each, width {dim}",
+        f"a step of {processes} processes, {windows} × {length} events each, {negatives:,} drawn items, width {dim}",
         ["items", "ms per step", "times the first", "GB of all processes", "loss"],
         rows,
         caption="processor time of the slowest process, the median step; memory: the sum of what each held at most",
@@ -145,9 +144,8 @@ def _work(rank: int, port: int, case: Case, results: Any) -> None:
 class _MadeUp(ShardedTask):
     """A catalogue without a log: every item as popular as any."""
 
-    @cached_property
-    def _proposal(self) -> Counted:
-        return counted(torch.ones(self.split.train.n_items, dtype=torch.int64))
+    def own_counts(self, first: int, end: int) -> Tensor:
+        return torch.ones(end - first, dtype=torch.int64)
 
 
 def _task(config: FitConfig, case: Case) -> _MadeUp:

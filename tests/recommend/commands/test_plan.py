@@ -9,7 +9,8 @@ from prism import cli
 from prism.layers import mixer_config
 from prism.models.backbone import BackboneConfig
 from prism.ops.sharded.rows import SENT, Rows, lookup
-from prism.recommend.commands.plan import Load, count, exchanged_bytes
+from prism.recommend.commands.plan import Load, count, drawn_bytes, exchanged_bytes
+from prism.recommend.training.shard_negatives import Shard, draw_shards
 
 LOAD = Load(
     users=1e6,
@@ -35,6 +36,13 @@ def exchange(rank: int) -> None:
     total = torch.tensor(float(sent["ids"] + sent["rows"] + sent["gradients"]))
     dist.all_reduce(total)
     assert total / 2 == pytest.approx(exchanged_bytes(distinct, dim, 2), rel=0.03)
+
+    first, end = rows.range()
+    shard = Shard.of(torch.ones(end - first, dtype=torch.int64), rows, negatives=1000, uniform=0.5)
+    before, nothing = SENT.copy(), torch.zeros(0, dtype=torch.int64)
+    draw_shards(shard, nothing, torch.zeros(1, dtype=torch.int64), shared=0)
+    lengths = 2 * 2 * 8  # of two exchanges, before each
+    assert (SENT - before)["draws"] - lengths == drawn_bytes(1000, 2)
 
 
 def test_two_processes_send_the_bytes_that_the_formula_counts() -> None:

@@ -69,8 +69,11 @@ class Rows:
         return [part[:n] for part, n in zip(every, sizes.tolist(), strict=True)]
 
 
-class _Route:
-    """Where each asked row lies: ids sorted by owner, how many go to and come from each process."""
+class Route:
+    """Where each asked row lies: ids sorted by owner, how many go to and come from each process.
+
+    `local` are the rows that others, and this process, ask of this one.
+    """
 
     def __init__(self, ids: Tensor, rows: Rows):
         self.rows = rows
@@ -91,6 +94,12 @@ class _Route:
         found = x.new_empty(int(self.sent.sum()), *x.shape[1:])
         return self._exchange(found, x.contiguous(), self.sent.tolist(), self.received.tolist(), what)
 
+    def answered(self, x: Tensor, what: str) -> Tensor:
+        """`back`, in the order in which rows were asked for."""
+        found = x.new_empty(len(self.order), *x.shape[1:])
+        found[self.order] = self.back(x, what)
+        return found
+
     def _exchange(self, found: Tensor, x: Tensor, come: list[int], go: list[int], what: str) -> Tensor:
         if self.rows.world == 1:
             return found.copy_(x)
@@ -110,15 +119,14 @@ def lookup(weight: Float[Tensor, "R D"], ids: Int[Tensor, " U"], rows: Rows) -> 
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, rows: Rows) -> Tensor:
-        route = _Route(ids, rows)
-        found = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype, device=weight.device)
-        found[route.order] = route.back(weight[route.local], "rows")
+        route = Route(ids, rows)
+        found = route.answered(weight[route.local], "rows")
         ctx.route, ctx.shape = route, weight.shape
         return found
 
     @staticmethod
     @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        route: _Route = ctx.route
+        route: Route = ctx.route
         values = route.forward(grad[route.order], "gradients")
         return torch.sparse_coo_tensor(route.local[None], values, ctx.shape, check_invariants=False), None, None

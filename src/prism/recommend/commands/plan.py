@@ -19,7 +19,7 @@ from prism.recommend.model.recommender import RecommenderConfig
 
 # Of an event in a prepared log: an item's code, a time, a user's id that repeats; measured, see docs/scale.md.
 EVENT_BYTES = 6.2
-ID, NUMBER = 8, 4
+ID, NUMBER, EXACT = 8, 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Load:
     tokens: int = 65_536
     """Events of one step on one GPU."""
     negatives: int = 8192
-    """Items drawn in a step on one GPU (sampled loss)."""
+    """Items drawn in a step by all GPUs, each among its own rows (sampled loss)."""
     epochs: float = 1.0
     """Passes over the log."""
     tflops: float = 300.0
@@ -98,6 +98,11 @@ def exchanged_bytes(distinct: float, dim: int, processes: int) -> float:
     return away * (ID + 2 * NUMBER * dim)
 
 
+def drawn_bytes(negatives: float, processes: int) -> float:
+    """What one process sends, on average, to tell the others its draws: a code and two numbers for each."""
+    return negatives / processes * (processes - 1) * (ID + 2 * EXACT)
+
+
 def count(load: Load, backbone: BackboneConfig) -> Plan:
     """The whole plan."""
     with torch.device("meta"):
@@ -113,7 +118,7 @@ def count(load: Load, backbone: BackboneConfig) -> Plan:
     forward = sum(block.mixer.flops() for block in blocks) + maps + 2 * dim * (load.negatives + 1)
     world = load.gpus
     distinct = min(2.0 * load.tokens + load.negatives, load.items)
-    exchanged = exchanged_bytes(distinct, dim, world)
+    exchanged = exchanged_bytes(distinct, dim, world) + drawn_bytes(load.negatives, world)
     reduced = 2 * NUMBER * dense * (world - 1) / world
     table = NUMBER * dim * load.items
     optimiser = 2 * table + NUMBER * load.items

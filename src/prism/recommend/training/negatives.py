@@ -98,12 +98,26 @@ def draw(
     popular = source.popular(negatives - flat)
     token = torch.randperm(len(targets), device=device)[:shared]
     items = torch.cat([anywhere, popular, targets[token]])
+    share = source.share[items]
+    return with_targets(items, flat / count + (negatives - flat) * share, share, token, limits)
+
+
+def with_targets(
+    items: Int[Tensor, " M"],
+    expected: Float[Tensor, " M"],
+    share: Float[Tensor, " M"],
+    token: Int[Tensor, " T"],
+    limits: Int[Tensor, " S_and_1"],
+) -> Negatives:
+    """Drawn items of which the last are the targets of some tokens, drawn for the other sequences alone.
+
+    `expected` is how often the draws alone should bring each, `share` its share of the training events.
+    """
     sequence = torch.searchsorted(limits, token, right=True) - 1
     others = len(token) - torch.bincount(sequence, minlength=len(limits) - 1)
-    share = source.share[items]
-    expected = (flat / count + (negatives - flat) * share) + others[:, None] * share
-    log_expected = expected.log_().float()
-    log_expected[sequence, negatives + torch.arange(len(token), device=device)] = torch.inf
+    log_expected = (expected + others[:, None] * share).log_()
+    place = len(items) - len(token) + torch.arange(len(token), device=items.device)
+    log_expected[sequence, place] = torch.inf
     return Negatives(items, log_expected)
 
 

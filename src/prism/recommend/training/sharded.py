@@ -1,10 +1,12 @@
 """Training with the item table divided between processes: blocks are the same on all, rows are on their owners.
 
-A step looks up the rows of its events, targets and drawn items (sampled loss), or those of its events, and sums the
-exact softmax shard by shard. Evaluation encodes the queries and ranks them against every shard where it lies.
+A step looks up the rows of its events, targets and drawn items (sampled loss; each process draws among its own rows),
+or those of its events, and sums the exact softmax shard by shard. Evaluation encodes the queries and ranks them against
+every shard where it lies.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +22,8 @@ from prism.recommend.evaluation.metrics import Ranks, concatenate, metric_values
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.sharded_table import ShardedTable
-from prism.recommend.training.negatives import compact
+from prism.recommend.training.negatives import Negatives, compact
+from prism.recommend.training.shard_negatives import Shard, draw_shards
 from prism.recommend.training.stream import StreamTask
 from prism.recommend.training.task import Batch
 
@@ -55,6 +58,23 @@ class ShardedTask(StreamTask):
         x = model(batch.events._replace(items=small.tokens), batch.cu_seqlens, small.used).x
         table = cast(ShardedTable, bare.embedding)
         return sharded_softmax_loss(x, table.weight, targets, table.rows, bare.items), len(targets)
+
+    def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
+        rows = cast(ShardedTable, getattr(model, "module", model).embedding).rows
+        if rows not in self._shards:
+            config, (first, end) = self.objective, rows.range()
+            counts = self.own_counts(first, min(end, self.split.train.n_items)).to(batch.targets.device)
+            self._shards[rows] = Shard.of(counts, rows, negatives=config.negatives, uniform=config.uniform)
+        return draw_shards(self._shards[rows], batch.targets, batch.cu_seqlens, shared=self.objective.shared)
+
+    def own_counts(self, first: int, end: int) -> Tensor:
+        """Training events of the items first … end − 1."""
+        return torch.from_numpy(self.prepared.item_counts[first:end])
+
+    @cached_property
+    def _shards(self) -> dict[Rows, Shard]:
+        """What this process draws from, by how rows are divided: made at the first step, by all processes together."""
+        return {}
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -22,7 +22,16 @@ from prism.recommend.model.experts.named import named
 from prism.recommend.model.experts.training import Seen
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import Counted, Proposal, at_drawn, at_items, compact, draw, proposal
+from prism.recommend.training.negatives import (
+    Counted,
+    Negatives,
+    Proposal,
+    at_drawn,
+    at_items,
+    compact,
+    draw,
+    proposal,
+)
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -130,17 +139,7 @@ class RecommendationTask:
         return f"users {', '.join(map(repr, ids[:8]))}" + (", …" if len(ids) > 8 else "")
 
     def _sampled_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        config, limits = self.objective, batch.cu_seqlens
-        source = self._proposal.to(limits.device)
-        drawn = draw(
-            source,
-            batch.targets,
-            limits,
-            negatives=config.negatives,
-            uniform=config.uniform,
-            shared=config.shared,
-        )
-        items = self.split.train.n_items
+        limits, drawn, items = batch.cu_seqlens, self._draw(model, batch), self.split.train.n_items
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
             x, table, bias, _ = model(batch.events._replace(items=small.tokens), limits, small.used)
@@ -158,6 +157,12 @@ class RecommendationTask:
         )
         among = Drawn(small.drawn, drawn.log_expected, limits)
         return -named_log_likelihood(x, table, small.targets, among, extras, bias=bias).sum()
+
+    def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
+        """The items that stand for all others in this step."""
+        config, limits = self.objective, batch.cu_seqlens
+        options = {"negatives": config.negatives, "shared": config.shared}
+        return draw(self._proposal.to(limits.device), batch.targets, limits, uniform=config.uniform, **options)
 
     @cached_property
     def _proposal(self) -> Proposal | Counted:
