@@ -4,16 +4,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.files import checksum, flush, writing
 from prism.train.fsdp import divided_as
-from prism.train.shards import load_shards, own_rows, shard_name, sharded_rows, split_rows, wait
+from prism.train.processes import all_of, rank, wait, world
+from prism.train.shards import Place, own_part, read_parts, sharded_rows, spread, whole_tensor, write_parts
 
 CHECKSUMS = "checksums.json"
 
@@ -46,39 +48,33 @@ def save(
     return target
 
 
-def save_shards(
-    folder: Path,
-    kind: str,
-    step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    facts: Any,
-    *,
-    model: nn.Module,
-    keep: int = 1,
+def save_together(
+    folder: Path, kind: str, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any, *, keep: int = 1
 ) -> None:
-    """`save` by all processes together: each writes the rows that it alone has, the first one everything else."""
-    rows = sharded_rows(model)
-    split = {name: split_rows(values, rows) for name, values in tensors.items()}
-    group = next(iter(rows.values()))
-    first = group.rank == 0
+    """`save` by all processes, each of which has parts of the tensors: a folder of files for each of `tensors`."""
     target = _next(folder, kind, step)
-    part = folder / f".{target.name}.sharded.part"
+    part = folder / f".{target.name}.together.part"
+    first = rank() == 0
     if first:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-    wait(group)
+    wait()
     with writing(target):
-        for name, (_, mine) in split.items():
-            _save_file(mine, part / shard_name(name, group.rank))
-        wait(group)
+        for name, values in tensors.items():
+            write_parts(part / name, values)  # ends for all at once
+        sums = all_of(_checksums(part, sorted(part.rglob("*.safetensors"))[rank() :: world()]))
         if first:
-            _write(part, {name: whole for name, (whole, _) in split.items()}, facts)
+            _write(part, {}, facts, sums)
             os.replace(part, target)
             flush(folder)
-    wait(group)
+    wait()
     if first:
         for old in checkpoints(folder, kind)[keep:]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _checksums(part: Path, files: Iterable[Path]) -> dict[str, str]:
+    return {file.relative_to(part).as_posix(): checksum(file) for file in files}
 
 
 def _next(folder: Path, kind: str, step: int) -> Path:
@@ -104,20 +100,33 @@ def load_facts(checkpoint: Path) -> Any:
     return _read(checkpoint / "facts.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
 
 
-def load_tensors(checkpoint: Path, name: str, rows: tuple[int, int] | None = None) -> dict[str, Tensor]:
-    """One of the files of tensors, and with it what several processes wrote beside it: all rows, or some."""
+def load_tensors(checkpoint: Path, name: str, place: Place = whole_tensor) -> dict[str, Tensor]:
+    """One of the groups of tensors; where several processes wrote it together, to where `place` says."""
     from safetensors.torch import load_file
 
+    parts = checkpoint / name
+    if parts.is_dir():
+        for file in _known(checkpoint):
+            if file.startswith(f"{name}/") and not (checkpoint / file).is_file():
+                raise Damaged(f"{checkpoint / file} is missing: what the processes wrote belongs together; restore it")
+        return _guarded(parts, lambda: read_parts(parts, place, lambda path: _verify(path, checkpoint)))
     whole: dict[str, Tensor] = _read(checkpoint / f"{name}.safetensors", load_file)
-    return whole | load_shards(checkpoint, name, rows, lambda path: _read(path, lambda found: found))
+    return whole
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
     """Puts a checkpoint's weights into a model of the same shape."""
+    now, rows = model.state_dict(), sharded_rows(model)
+    own = spread(now, rows)
+
+    def place(key: str, size: torch.Size, dtype: torch.dtype) -> Tensor:
+        mine = own.get(key)  # a weight is read to where it is: a table has no room beside itself
+        return whole_tensor(key, size, dtype) if mine is None or mine.shape != size else mine.detach()
+
     try:
-        now = model.state_dict()
-        kept = load_tensors(checkpoint, "model", own_rows(model))
-        model.load_state_dict({name: divided_as(x, now.get(name, x)) for name, x in kept.items()})
+        kept = load_tensors(checkpoint, "model", place)
+        found = {key: own_part(value, key, rows) for key, value in kept.items()}
+        model.load_state_dict({key: divided_as(value, now.get(key, value)) for key, value in found.items()})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
@@ -125,16 +134,19 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
         ) from None
 
 
-def _write(part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any) -> None:
+def _write(
+    part: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Any, known: Mapping[str, str] | None = None
+) -> None:
+    """With the checksums that are `known` already."""
     part.mkdir(parents=True, exist_ok=True)
     for name, values in tensors.items():
         _save_file(values, part / f"{name}.safetensors")
     (part / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
+    sums = dict(known or {}) | _checksums(part, (file for file in sorted(part.iterdir()) if file.is_file()))
     (part / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
-    for file in part.iterdir():
+    for file in part.rglob("*.*"):
         file.chmod(part.stat().st_mode & 0o666)  # safetensors lets only the owner read
-    for file in [*part.iterdir(), part]:
+    for file in [*part.rglob("*"), part]:
         flush(file)
 
 
@@ -149,16 +161,36 @@ def _save_file(values: Mapping[str, Tensor], path: Path) -> None:
         raise OSError(str(error)) from None
 
 
-def _read(path: Path, reader: Any) -> Any:
-    try:
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    def read() -> Any:
         found = reader(path)
-        sums = path.with_name(CHECKSUMS)
-        known = json.loads(sums.read_text(encoding="utf-8")) if sums.exists() else {path.name: None}  # an older one
-        right = known[path.name] in (None, checksum(path))
+        _verify(path, path.parent)
+        return found
+
+    return _guarded(path, read)
+
+
+def _guarded(path: Path, read: Callable[[], Any]) -> Any:
+    """What `read` gives; any error of it becomes one line."""
+    try:
+        return read()
     except FileNotFoundError:
         raise Damaged(f"{path} does not exist: is {path.parent} a checkpoint?") from None
+    except Damaged:
+        raise
     except Exception as error:  # safetensors and json have errors of their own for a damaged file
         raise Damaged(f"{path} cannot be read ({error}): it is damaged or of another kind") from None
-    if not right:
+
+
+def _verify(path: Path, checkpoint: Path) -> None:
+    """Refuses a file that is not what was written."""
+    known, name = _known(checkpoint), path.relative_to(checkpoint).as_posix()
+    if known and known[name] != checksum(path):
         raise Damaged(f"{path} is damaged: it is not what was written, by its checksum; restore it from a copy")
+
+
+def _known(checkpoint: Path) -> dict[str, str]:
+    """The checksum of each file; older checkpoints have none."""
+    sums = checkpoint / CHECKSUMS
+    found: dict[str, str] = json.loads(sums.read_text(encoding="utf-8")) if sums.exists() else {}
     return found

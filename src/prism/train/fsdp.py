@@ -45,6 +45,6 @@ def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def divided_as(value: Tensor, like: Tensor) -> Tensor:
     """A whole tensor divided as another is; what every process has anyway is not sent."""
-    if not isinstance(like, DTensor) or not value.ndim:
+    if not isinstance(like, DTensor) or isinstance(value, DTensor) or not value.ndim:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

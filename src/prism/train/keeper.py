@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from prism.errors import InputError, Note
 from prism.train import checkpoints
-from prism.train.fsdp import whole
 from prism.train.journal import JOURNAL, read_journal
 from prism.train.optimiser import optimiser_tensors, restore_optimiser
 from prism.train.position import Position
-from prism.train.shards import own_rows, sharded_rows
+from prism.train.processes import all_of, rank
+from prism.train.shards import own_part, place_in, sharded_rows, spread
 
 
 class Keeper:
@@ -29,7 +29,7 @@ class Keeper:
         fsdp: bool,
     ):
         self.model, self.optimiser, self.accelerator, self.out, self.fsdp = model, optimiser, accelerator, out, fsdp
-        self.sharded = bool(sharded_rows(model))
+        self.shards = sharded_rows(model)  # weights of which every process has rows of its own
         self.saved: Path | None = None
         self._best: dict[str, Tensor] = {}
 
@@ -38,10 +38,7 @@ class Keeper:
         found = checkpoints.checkpoints(self.out, "last") if self.out else []
         for n, one in enumerate(found):
             try:
-                at = Position.from_json(checkpoints.load_facts(one))
-                checkpoints.load_weights(self.model, one)
-                kept = checkpoints.load_tensors(one, "optimiser", own_rows(self.model))
-                restore_optimiser(self.model, self.optimiser, kept)
+                at = self._load(one)
                 self.saved = one
                 return at
             except checkpoints.Damaged as error:
@@ -51,6 +48,24 @@ class Keeper:
         if self.out and read_journal(self.out / JOURNAL):
             warnings.warn(Note(f"{self.out} has no checkpoint last-*: the run starts again from epoch 1"), stacklevel=2)
         return None
+
+    def _load(self, one: Path) -> Position:
+        """Goes on from a checkpoint; where one process cannot, none does."""
+        error, at = None, Position()
+        try:
+            at = Position.from_json(checkpoints.load_facts(one))
+            checkpoints.load_weights(self.model, one)
+            kept = checkpoints.load_tensors(one, "optimiser", place_in(self.model))
+            own = {key: own_part(value, key, self.shards) for key, value in kept.items()}
+            restore_optimiser(self.model, self.optimiser, own)
+        except checkpoints.Damaged as found:
+            error = found
+        others = all_of({str(rank()): error is not None})
+        if error is None and any(others.values()):
+            error = checkpoints.Damaged(f"{one} is damaged, as another process found")
+        if error is not None:
+            raise error
+        return at
 
     def save(self, at: Position) -> None:
         """What the run can go on from."""
@@ -77,11 +92,10 @@ class Keeper:
             load_best(self.model, self.out)
 
     def _write(self, out: Path, kind: str, tensors: dict[str, dict[str, Tensor]], at: Position, keep: int) -> None:
-        """A checkpoint, by the first process or, where each has rows of its own, by all."""
-        if self.fsdp:
-            tensors = {name: whole(values) for name, values in tensors.items()}
-        if self.sharded:
-            checkpoints.save_shards(out, kind, at.step, tensors, at.to_json(), model=self.model, keep=keep)
+        """A checkpoint, by the first process or, where each has parts of its own, by all."""
+        if self.shards or self.fsdp:
+            parts = {name: spread(values, self.shards) for name, values in tensors.items()}
+            checkpoints.save_together(out, kind, at.step, parts, at.to_json(), keep=keep)
         elif self.accelerator.is_main_process:
             checkpoints.save(out, kind, at.step, tensors, at.to_json(), keep=keep)
 

@@ -67,7 +67,7 @@ def test_two_processes_follow_the_loss_of_one_and_rank_as_it_does(data: Path, tm
     assert len(a) >= 50
     assert [b[step] for step in a] == pytest.approx(list(a.values()), rel=1e-5)
     whole, halves = (checkpoints.newest(tmp_path / name, "best") for name in ("one", "two"))
-    assert [p.name for p in sorted(halves.glob("model-*"))] == ["model-00000.safetensors", "model-00001.safetensors"]
+    assert len(list((halves / "model").glob("*.safetensors"))) == 2
     metrics = [checkpoints.load_facts(path)["best_metrics"] for path in (whole, halves)]
     assert metrics[1] == pytest.approx(metrics[0], abs=1e-6)
     loaded = Recommender.load(tmp_path / "two", device="cpu")
