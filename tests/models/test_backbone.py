@@ -6,6 +6,7 @@ import torch
 from prism.errors import InputError
 from prism.layers import MIXERS, mixer_config
 from prism.models.backbone import BackboneConfig
+from prism.ops.common.backends import compiles
 
 
 def hybrid(**fields: object):
@@ -41,6 +42,12 @@ def test_checkpointing_changes_memory_and_not_gradients() -> None:
         grads.append([p.grad for p in model.parameters()])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_checkpointing_works_in_the_very_step_that_loads_the_kernels() -> None:
+    compiles.cache_clear()
+    hybrid(checkpoint=True)(torch.randn(2, 20, 16, dtype=torch.float64))[0].sum().backward()
+    assert compiles.cache_info().misses
 
 
 def test_dropout_acts_in_training_alone() -> None:

@@ -159,6 +159,8 @@ def _train(
     lm.model.backbone.config = shared
     end = tokenizer.eos_token_id if config.separate else None
     learner = Learner(lm, end)
+    if config.fsdp and on.num_processes == 1:
+        print("fsdp: one process has all the weights; torchrun starts several", flush=True)
     more = {"together": together, "fsdp": config.fsdp}
     best = run(learner, task, config.train, out=out, device=on.device, **more).best_metrics  # type: ignore[arg-type]
     if on.is_main_process:

@@ -12,18 +12,25 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from prism.errors import InputError
 from prism.models.backbone import Block
+from prism.train.config import Precision
 
 
-def divide(model: nn.Module, device: torch.device) -> nn.Module:
-    """The same model with its weights divided, block by block, between all processes."""
-    from torch.distributed.fsdp import fully_shard
+def divide(model: nn.Module, device: torch.device, precision: Precision = "float32") -> nn.Module:
+    """The same model with its weights divided, block by block, between all processes.
+
+    In bfloat16 a block's weights travel and multiply in it; what each process keeps, the sums of gradients and the
+    optimiser stay in float32, and so does what blocks add to: run it under autocast.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if not dist.is_initialized():
         raise InputError("fsdp divides weights between processes, and there is one: start several with torchrun")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    fast = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = fast if precision == "bfloat16" else MixedPrecisionPolicy()
     for part in model.modules():
         if isinstance(part, Block):
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh)
     return model
 

@@ -52,7 +52,8 @@ def train(
         progress: Whether to show a bar and lines.
         device: Where to train; None: a GPU where there is one, each process its own.
         together: Neighbouring processes that are given the same batch, of which each takes its part.
-        fsdp: Whether weights and optimiser are divided between the processes (FSDP2), not kept by each (DDP).
+        fsdp: Whether weights and optimiser are divided between the processes (FSDP2), if there are several, not kept by
+            each (DDP).
 
     Returns:
         Where the run ended, with the best metrics.
@@ -87,8 +88,11 @@ class Loop:
         self.bare = model.to(accelerator.device)
         self.shards = sharded_rows(model)  # weights of which every process has rows of its own
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(self.shards))
-        self.fsdp = fsdp
-        self.model = divide(model, accelerator.device) if fsdp else cast(nn.Module, accelerator.prepare_model(model))
+        self.fsdp = fsdp and accelerator.num_processes > 1  # one process has all the weights anyway
+        if self.fsdp:
+            self.model = divide(model, accelerator.device, config.precision)
+        else:
+            self.model = cast(nn.Module, accelerator.prepare_model(model))
         self.optimiser = make_optimiser(self.bare, config)
         self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=fsdp)
         self.at = self.keeper.resume() or Position()
@@ -195,12 +199,15 @@ class Loop:
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
-        fast = self.config.precision == "bfloat16"
-        with torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast):
+        with self._precision():
             loss, count = self.task.loss(self.model, batch)
         (loss * weight if weight != 1 else loss).backward()
         exact = exact_dtype(loss.device)
         return torch.stack([loss.detach().to(exact) * weight, loss.new_tensor(count * weight, dtype=exact)])
+
+    def _precision(self) -> torch.autocast:
+        fast = self.config.precision == "bfloat16"
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast)
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
@@ -258,7 +265,9 @@ class Loop:
         """Metrics from the first process, the same on all."""
         self.bare.eval()
         all_have_a_part = self.accelerator.is_main_process or bool(self.shards) or self.fsdp
-        found = [self.task.evaluate(self.bare) if all_have_a_part else None]
+        # divided weights come in the precision that they are trained in; whole ones are float32
+        with self._precision() if self.fsdp else nullcontext():
+            found = [self.task.evaluate(self.bare) if all_have_a_part else None]
         metrics = cast(dict[str, float], broadcast_object_list(found)[0])
         if not isfinite(metrics[monitor]):
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")

@@ -72,7 +72,8 @@ def own_part(value: Tensor, key: str, rows: Mapping[str, Rows]) -> Tensor:
 
 def write_parts(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """By all processes together, each what it alone has and a share of what all have."""
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     own = {key: value.detach() for key, value in tensors.items()}
@@ -81,7 +82,8 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_parts(folder: Path, place: Place, verify: Callable[[Path], object]) -> dict[str, Tensor]:
     """Every tensor that was written, or the part of it that its place has room for; of the files, those needed."""
-    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     class Reader(HuggingFaceStorageReader):
         def read_data(self, plan: Any, planner: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from prism.errors import suggest
 from prism.ops.common.autograd import outside_autocast, transformed
@@ -76,7 +77,8 @@ def has_triton() -> bool:
 def compiles(module: str, dtype: torch.dtype, backward: bool = False) -> bool:
     """Whether the compiled backend works on this machine; compiles it, or loads what an earlier process compiled."""
     try:
-        importlib.import_module(module).compile(dtype, backward=backward)
+        with saved_tensors_hooks(_itself, _itself):  # checkpointing counts what is saved, and this is saved once only
+            importlib.import_module(module).compile(dtype, backward=backward)
     except _expected() as error:
         reason = re.sub("\x1b\\[[0-9;]*m", "", f"{type(error).__name__}: {error}").splitlines()[
             0
@@ -84,6 +86,10 @@ def compiles(module: str, dtype: torch.dtype, backward: bool = False) -> bool:
         _say_once(f"prism runs without its compiled CPU kernels, slower ({reason})")
         return False
     return True
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 def _expected() -> tuple[type[Exception], ...]:
