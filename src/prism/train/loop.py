@@ -94,7 +94,7 @@ class Loop:
         else:
             self.model = cast(nn.Module, accelerator.prepare_model(model))
         self.optimiser = make_optimiser(self.bare, config)
-        self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=fsdp)
+        self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=self.fsdp)
         self.at = self.keeper.resume() or Position()
         main = accelerator.is_main_process
         self.journal = Journal(

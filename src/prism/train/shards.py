@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from prism.errors import InputError
 from prism.ops.sharded.rows import Rows
 from prism.train.processes import world
 
@@ -75,7 +76,10 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    except TypeError:
+        raise InputError(f"torch {torch.__version__} cannot write checkpoints of many processes: install 2.9") from None
     own = {key: value.detach() for key, value in tensors.items()}
     _unwrapped(lambda: save(own, storage_writer=writer, no_dist=world() == 1))
 
