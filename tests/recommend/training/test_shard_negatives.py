@@ -6,7 +6,7 @@ import torch.distributed as dist
 from support.processes import run_ranks
 
 from prism.errors import InputError
-from prism.ops.sampled_loss import sampled_log_likelihood
+from prism.ops.sampled_loss import Drawn, sampled_log_likelihood
 from prism.ops.sharded.rows import SENT, Rows, lookup
 from prism.recommend.training.negatives import compact
 from prism.recommend.training.shard_negatives import Shard, apportioned, draw_shards
@@ -62,7 +62,7 @@ def loss_of_one_process(rank: int, world: int) -> None:
     small = compact(targets, targets, drawn.items, ITEMS)
     mine = whole[first:end].clone().requires_grad_()
     table = lookup(mine, small.used, shard.rows)[:-1]
-    loss = -sampled_log_likelihood(x, table, small.targets, small.drawn, drawn.log_expected, limits).sum()
+    loss = -sampled_log_likelihood(x, table, small.targets, Drawn(small.drawn, drawn.log_expected, limits)).sum()
     loss.backward()
     assert mine.grad is not None
     assert mine.grad.is_sparse
@@ -84,7 +84,7 @@ def loss_of_one_process(rank: int, world: int) -> None:
             inside = (token >= limits[s]) & (token < limits[s + 1])
             log_expected[s] = (expected(counts, world)[items] + int((~inside).sum()) * share[items]).log()
             log_expected[s, NEGATIVES:][inside] = torch.inf
-        one = -sampled_log_likelihood(x, table[:-1], targets, items, log_expected, limits).sum()
+        one = -sampled_log_likelihood(x, table[:-1], targets, Drawn(items, log_expected, limits)).sum()
         one.backward()
         if other == rank:
             torch.testing.assert_close(loss, one, **EXACT)
