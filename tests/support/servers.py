@@ -82,11 +82,11 @@ class Postgres:
     def start(self) -> None:
         """Waits until it answers."""
         options = f"-p {self.port} -h {HOST} -k ''"
-        self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", str(self._data / "log"), "-w", "start")
+        self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", str(self._data / "log"), "-t", "600", "start")
 
     def kill(self) -> None:
         """As a power cut would."""
-        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "stop")
+        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-t", "600", "stop")
 
     stop = kill
 

@@ -1,4 +1,4 @@
-"""Load for a service on 127.0.0.1: events with a wish for recommendations, at full speed or at a rate."""
+"""Load for a service on 127.0.0.1: events that ask for recommendations, at full speed or at a rate."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prism.errors import InputError
-from prism.recommend.serve.client import Wire, connect, request_bytes
+from prism.recommend.serve.client import Connection, connect, request_bytes
 
 HOST = "127.0.0.1"
 # Connections at a rate: more than are ever busy at once, so that no request waits behind another's answer.
@@ -91,11 +91,11 @@ async def full_speed(port: int, users: Users, seconds: float, clients: int) -> L
     begin = time.perf_counter()
 
     async def client() -> None:
-        wire = await connect(HOST, port)
+        connection = await connect(HOST, port)
         while (start := time.perf_counter()) < begin + seconds:
-            await _answered(wire, users.pair())
+            await _answered(connection, users.pair())
             taken.append(time.perf_counter() - start)
-        wire.close()
+        connection.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return Load(taken, time.perf_counter() - begin)
@@ -103,44 +103,44 @@ async def full_speed(port: int, users: Users, seconds: float, clients: int) -> L
 
 async def at_rate(port: int, users: Users, seconds: float, rate: float, seed: int = 0) -> Load:
     """Pairs at random moments, so many per second on average, whether earlier ones are answered or not."""
-    wires = [await connect(HOST, port) for _ in range(CONNECTIONS)]
+    connections = [await connect(HOST, port) for _ in range(CONNECTIONS)]
     moments = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, size=int(rate * seconds))).tolist()
     taken: list[float] = []
     waiting: set[asyncio.Future[None]] = set()
     begin = time.perf_counter()
 
-    async def pair(wire: Wire, meant: float) -> None:
-        await _answered(wire, users.pair())
+    async def pair(connection: Connection, meant: float) -> None:
+        await _answered(connection, users.pair())
         taken.append(time.perf_counter() - begin - meant)
 
     for meant in moments:
         while (left := meant - (time.perf_counter() - begin)) > 0:
             await asyncio.sleep(left)
-        wire = next((one for one in wires if one.idle), wires[0])
-        wires.remove(wire)
-        wires.append(wire)
-        task = asyncio.ensure_future(pair(wire, meant))
+        connection = next((one for one in connections if one.idle), connections[0])
+        connections.remove(connection)
+        connections.append(connection)
+        task = asyncio.ensure_future(pair(connection, meant))
         waiting.add(task)
         task.add_done_callback(waiting.discard)
     await asyncio.gather(*waiting)
     wall = time.perf_counter() - begin
-    for wire in wires:
-        wire.close()
+    for connection in connections:
+        connection.close()
     return Load(taken, wall)
 
 
 async def give_histories(port: int, items: int, users: int, history: int) -> None:
     """Every user gets so many events at once."""
-    rng, wire = np.random.default_rng(1), await connect(HOST, port)
+    rng, connection = np.random.default_rng(1), await connect(HOST, port)
     for user in range(users):
         codes = rng.integers(items, size=history).tolist()
         for start in range(0, history, 1000):
             events = [{"user": f"u{user}", "item": str(code)} for code in codes[start : start + 1000]]
-            await _answered(wire, request_bytes("POST", "/events", json.dumps({"events": events}).encode()))
-    wire.close()
+            await _answered(connection, request_bytes("POST", "/events", json.dumps({"events": events}).encode()))
+    connection.close()
 
 
-async def _answered(wire: Wire, request: bytes) -> None:
-    reply = await wire.request(request)
+async def _answered(connection: Connection, request: bytes) -> None:
+    reply = await connection.request(request)
     if reply.status != 200:
         raise InputError(f"the service answered {reply.body[:200].decode()}")

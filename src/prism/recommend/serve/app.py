@@ -1,4 +1,4 @@
-"""The web application: FastAPI's document and endpoints behind the door; nothing of a request is trusted."""
+"""The web application: FastAPI's document and endpoints behind `Admission`; nothing of a request is trusted."""
 
 import inspect
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from prism.errors import InputError
 from prism.recommend.serve import schema
-from prism.recommend.serve.door import Door
+from prism.recommend.serve.admission import Admission
+from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.endpoints import Endpoints
-from prism.recommend.serve.hot import Hot
-from prism.recommend.serve.problems import MEDIA, Refused, problem, told
+from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
 from prism.recommend.serve.requests import Busy
 from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import StoreError
@@ -29,15 +29,15 @@ ERRORS = (400, 401, 404, 408, 413, 421, 422, 429, 503, 504)
 def create_app(service: Service, origins: tuple[str, ...] = ()) -> Any:
     """The application with all its endpoints; pages of `origins` may use it from a browser (none: CORS is off)."""
     app = FastAPI(title="prism", version="1", description=__doc__, docs_url=None, redoc_url=None)
-    hot = Hot(service)
-    _routes(app, Endpoints(service, hot), service)
+    answers = Answers(service)
+    _routes(app, Endpoints(service, answers), service)
     _handlers(app)
     app.mount("/", Page(directory=STATIC, html=True), name="page")
-    door: Any = Door(app, service, hot)
+    outer: Any = Admission(app, service, answers)
     if origins:
         headers = ["content-type", "x-api-key"]
-        door = CORSMiddleware(door, origins, allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=headers)
-    return door
+        outer = CORSMiddleware(outer, origins, allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=headers)
+    return outer
 
 
 class Page(StaticFiles):
@@ -113,7 +113,7 @@ def _handlers(app: FastAPI) -> None:
         return _problem(error.status_code, str(error.detail))
 
     async def known(_: Request, error: Exception) -> Response:
-        found = told(error)
+        found = status_of(error)
         assert found is not None
         return _problem(*found)
 

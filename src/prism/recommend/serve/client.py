@@ -14,7 +14,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection. Answers come in the order of the requests."""
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ def _value(head: bytes, name: bytes) -> bytes:
     return head[at + len(name) + 3 :].partition(b"\r\n")[0].strip() if at >= 0 else b""
 
 
-async def connect(host: str, port: int) -> Wire:
+async def connect(host: str, port: int) -> Connection:
     """A new connection."""
-    _, wire = await asyncio.get_running_loop().create_connection(Wire, host, port)
-    return wire
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+    return connection
 
 
 def request_bytes(method: str, target: str, body: bytes = b"", headers: tuple[tuple[str, str], ...] = ()) -> bytes:

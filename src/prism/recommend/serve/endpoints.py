@@ -1,4 +1,4 @@
-"""The endpoints of the OpenAPI document, one method each; those that come often are `Hot`'s."""
+"""The endpoints of the OpenAPI document, one method each; those that come often are methods of `Answers`."""
 
 import asyncio
 import time
@@ -11,8 +11,8 @@ from prism.recommend.answer.because import because
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import is_model
 from prism.recommend.serve import schema
-from prism.recommend.serve.door import JSON
-from prism.recommend.serve.hot import Hot
+from prism.recommend.serve.admission import JSON
+from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.problems import MEDIA, Refused, problem
 from prism.recommend.serve.service import Service
 
@@ -23,22 +23,24 @@ MOST_REASONS = 200
 class Endpoints:
     """Work on the store and the states is done by the engine's thread."""
 
-    def __init__(self, service: Service, hot: Hot):
-        self.of, self.engine, self.hot = service, service.engine, hot
+    def __init__(self, service: Service, answers: Answers):
+        self.service, self.engine, self.answers = service, service.engine, answers
 
     async def events(self, body: schema.EventsIn, tenant: str) -> schema.EventsOut:
         """Takes in events; answered when they are on the disk. A late event is put in its place in time."""
-        return _json(await self.hot.events(body, tenant))
+        return _json(await self.answers.events(body, tenant))
 
-    async def recommendations(self, body: schema.Asked, tenant: str) -> schema.RecommendationsOut:
+    async def recommendations(self, body: schema.RecommendationsIn, tenant: str) -> schema.RecommendationsOut:
         """The items most likely to come next, for many users."""
-        return _json(await self.hot.recommendations(body, tenant))
+        return _json(await self.answers.recommendations(body, tenant))
 
     async def recommendation(
         self, tenant: str, user: schema.Id, k: schema.Count = 10, exclude_seen: bool | None = None
     ) -> schema.RecommendationsOut:
         """The items most likely to come next, for one user."""
-        return await self.recommendations(schema.Asked(users=[user], k=k, exclude_seen=exclude_seen), tenant)
+        return await self.recommendations(
+            schema.RecommendationsIn(users=[user], k=k, exclude_seen=exclude_seen), tenant
+        )
 
     async def similar(self, tenant: str, item: schema.Id, k: schema.Count = 10) -> schema.SimilarOut:
         """The items nearest to one in the model's table."""
@@ -50,8 +52,8 @@ class Endpoints:
         self, tenant: str, user: schema.Id, item: schema.Id, k: schema.Count = 5
     ) -> list[schema.ReasonOut]:
         """The events of a user's history that an item's score leans on: how far it falls without each."""
-        who = self.hot.user(tenant, user)
-        stored = (await self.hot.call(lambda: self.engine.store.events([who], [0])))[0]
+        who = self.answers.user(tenant, user)
+        stored = (await self.answers.call(lambda: self.engine.store.events([who], [0])))[0]
         model = self.engine.recommender
         codes = self.engine.pool.codes([event.item for event in stored]).tolist()
         known = [event for event, code in zip(stored, codes, strict=True) if code >= 0][-MOST_REASONS:]
@@ -61,20 +63,20 @@ class Endpoints:
 
     async def user(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.Json:
         """What is kept of a user: number of events, first and latest time, size of the state, the latest items."""
-        who = self.hot.user(tenant, user)
-        found = await self.hot.call(lambda: self.engine.describe(who))
+        who = self.answers.user(tenant, user)
+        found = await self.answers.call(lambda: self.engine.describe(who))
         if found is None:
             raise Refused(404, f"user {user!r} has no events")
         return {"user": user, "model": self.engine.recommender.key, **found}
 
     async def forget(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.Json:
         """Removes everything that is kept of a user."""
-        who = self.hot.user(tenant, user)
-        return {"user": user, "removed_events": await self.hot.call(lambda: self.engine.forget(who))}
+        who = self.answers.user(tenant, user)
+        return {"user": user, "removed_events": await self.answers.call(lambda: self.engine.forget(who))}
 
     async def items(self, tenant: str, search: str = "", limit: schema.Count = 20) -> list[schema.Json]:
         """Items whose name or id contains a text, and whether they may be recommended."""
-        gone = set(await self.hot.call(lambda: self.engine.store.unavailable(tenant)))
+        gone = set(await self.answers.call(lambda: self.engine.store.unavailable(tenant)))
         items, wanted, found = self.engine.recommender.log, search.lower(), []
         for code in range(self.engine.recommender.model.items):
             label, id_ = items.item_label(code), items.item_ids[code]
@@ -87,7 +89,7 @@ class Endpoints:
     async def set_items(self, body: schema.ItemsIn, tenant: str) -> list[schema.Json]:
         """Says which items may be recommended from now on."""
         given = [(one.item, one.available) for one in body.items]
-        known = await self.hot.call(lambda: self.engine.set_items(tenant, given))
+        known = await self.answers.call(lambda: self.engine.set_items(tenant, given))
         return [{"item": item, "available": on, "known": ok} for (item, on), ok in zip(given, known, strict=True)]
 
     async def model(self, tenant: str) -> schema.Json:
@@ -95,7 +97,7 @@ class Endpoints:
         made, engine = self.engine.recommender, self.engine
         return {
             "id": made.key,
-            "name": self.of.folder.name,
+            "name": self.service.folder.name,
             "items": made.model.items,
             "mixer": made.config.mixer,
             "baseline": None if made.baseline is None else made.baseline.name,
@@ -108,7 +110,7 @@ class Endpoints:
 
     async def swap(self, body: schema.ModelIn, tenant: str) -> schema.Json:
         """Changes to another model, whose folder lies beside the one served, without a gap."""
-        folder = self.of.folder.parent / body.name
+        folder = self.service.folder.parent / body.name
         if not is_model(folder):
             raise Refused(404, f"there is no model named {body.name!r} beside the one that is served")
 
@@ -116,8 +118,8 @@ class Endpoints:
             return self.engine.prepare(Recommender.load(folder, device="cpu"))
 
         states = await asyncio.to_thread(made)
-        await self.hot.call(lambda: self.engine.use(states))
-        self.of.folder = folder
+        await self.answers.call(lambda: self.engine.use(states))
+        self.service.folder = folder
         return await self.model(tenant)
 
     async def health(self) -> schema.Json:
@@ -133,7 +135,7 @@ class Endpoints:
 
     async def metrics(self) -> Response:
         """For Prometheus."""
-        return Response(self.of.measures.text(self.engine), media_type="text/plain; version=0.0.4")
+        return Response(self.service.measures.text(self.engine), media_type="text/plain; version=0.0.4")
 
 
 def _json(content: str) -> Any:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from prism.recommend.serve.client import Reply, Wire, connect, request_bytes
+from prism.recommend.serve.client import Connection, Reply, connect, request_bytes
 from prism.recommend.serve.problems import Refused
 
 # Says that a request comes from another shard, which has done the sharing out.
@@ -16,7 +16,7 @@ class Peers:
 
     def __init__(self, addresses: list[tuple[str, int]], own: int):
         self.addresses, self.own = addresses, own
-        self._idle: list[list[Wire]] = [[] for _ in addresses]
+        self._idle: list[list[Connection]] = [[] for _ in addresses]
 
     @property
     def others(self) -> list[int]:
@@ -32,10 +32,10 @@ class Peers:
         whole = request_bytes(method, target, body, ((HOP, str(self.own)), *(((KEY, key),) if key else ())))
         idle = self._idle[shard]
         while idle:
-            wire = idle.pop()
-            if wire.open:
+            connection = idle.pop()
+            if connection.open:
                 try:
-                    return await self._on(wire, shard, whole)
+                    return await self._on(connection, shard, whole)
                 except ConnectionError:
                     break
         try:
@@ -43,13 +43,13 @@ class Peers:
         except OSError as error:
             raise Refused(503, f"shard {shard} cannot be reached ({error}): try again in a moment") from None
 
-    async def _on(self, wire: Wire, shard: int, whole: bytes) -> Reply:
+    async def _on(self, connection: Connection, shard: int, whole: bytes) -> Reply:
         try:
-            reply = await wire.request(whole)
+            reply = await connection.request(whole)
         except BaseException:  # given up, perhaps: the answer may still come, and nobody must take it for another's
-            wire.close()
+            connection.close()
             raise
-        self._idle[shard].append(wire)
+        self._idle[shard].append(connection)
         return reply
 
     async def everyone(self, method: str, target: str, body: bytes = b"", key: str = "") -> None:

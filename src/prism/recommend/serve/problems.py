@@ -31,7 +31,7 @@ def invalid(where: str, error: ValidationError) -> Refused:
     return Refused(422, f"{'.'.join(str(part) for part in (where, *first['loc']))}: {first['msg']}")
 
 
-def told(error: Exception) -> tuple[int, str] | None:
+def status_of(error: Exception) -> tuple[int, str] | None:
     """(status, detail) of an error that has one; None: it is the service's own fault."""
     match error:
         case Refused():

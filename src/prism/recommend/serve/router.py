@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, quote, unquote
 
 from prism.recommend.partition import partition
 from prism.recommend.serve import schema
+from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.client import Reply
-from prism.recommend.serve.hot import Hot
 from prism.recommend.serve.peers import Peers, accepted
 
 SHARED = {("PUT", "/items"), ("POST", "/model")}
@@ -22,27 +22,19 @@ SHARED = {("PUT", "/items"), ("POST", "/model")}
 class Router:
     """Shares out requests; what is this shard's own is left to the caller."""
 
-    def __init__(self, hot: Hot, peers: Peers):
-        self.hot, self.peers = hot, peers
+    def __init__(self, answers: Answers, peers: Peers):
+        self.answers, self.peers = answers, peers
 
     def shard_of(self, user: str) -> int:
         """Whose user it is."""
         return partition(user, len(self.peers.addresses))
 
     async def events(self, body: schema.EventsIn, tenant: str, key: str) -> str:
-        """As `Hot.events`."""
+        """As `Answers.events`."""
         named = [one if one.id else one.model_copy(update={"id": uuid.uuid4().hex}) for one in body.events]
         places = _places([self.shard_of(one.user) for one in named])
-        if set(places) == {self.peers.own}:
-            return await self.hot.events(body, tenant)
-
-        async def part(shard: int, rows: list[int]) -> str:
-            mine = body.model_copy(update={"events": [named[n] for n in rows]})
-            if shard == self.peers.own:
-                return await self.hot.events(mine, tenant)
-            return await self._ask(shard, "/events", mine, key)
-
-        parts = await asyncio.gather(*(part(shard, rows) for shard, rows in places.items()))
+        bodies = {n: body.model_copy(update={"events": [named[row] for row in rows]}) for n, rows in places.items()}
+        parts = await self._answered("events", bodies, tenant, key)
         if len(parts) == 1:
             return parts[0]
         answers = [json.loads(one) for one in parts]
@@ -53,28 +45,28 @@ class Router:
         found = None if body.recommend is None else _by_user([one.user for one in named], answers)
         return json.dumps({"events": told, "recommendations": found})
 
-    async def recommendations(self, body: schema.Asked, tenant: str, key: str) -> str:
-        """As `Hot.recommendations`."""
+    async def recommendations(self, body: schema.RecommendationsIn, tenant: str, key: str) -> str:
+        """As `Answers.recommendations`."""
         places = _places([self.shard_of(user) for user in body.users])
-        if set(places) == {self.peers.own}:
-            return await self.hot.recommendations(body, tenant)
-
-        async def part(shard: int, rows: list[int]) -> str:
-            mine = body.model_copy(update={"users": [body.users[n] for n in rows]})
-            if shard == self.peers.own:
-                return await self.hot.recommendations(mine, tenant)
-            return await self._ask(shard, "/recommendations", mine, key)
-
-        parts = await asyncio.gather(*(part(shard, rows) for shard, rows in places.items()))
+        bodies = {n: body.model_copy(update={"users": [body.users[row] for row in rows]}) for n, rows in places.items()}
+        parts = await self._answered("recommendations", bodies, tenant, key)
         if len(parts) == 1:
             return parts[0]
         answers = [json.loads(one) for one in parts]
         return json.dumps({"model": answers[0]["model"], "recommendations": _by_user(body.users, answers)})
 
-    async def _ask(self, shard: int, path: str, body: Any, key: str) -> str:
-        async with asyncio.timeout(self.hot.of.limits.seconds):
-            content = body.model_dump_json(exclude_none=True).encode()
-            return accepted(await self.peers.ask(shard, "POST", path, content, key)).decode()
+    async def _answered(self, name: str, bodies: dict[int, Any], tenant: str, key: str) -> list[str]:
+        """What each shard answers to its part of a request; `name` is the path and the method of `Answers`."""
+
+        async def part(shard: int, body: Any) -> str:
+            if shard == self.peers.own:
+                answer: str = await getattr(self.answers, name)(body, tenant)
+                return answer
+            async with asyncio.timeout(self.answers.service.limits.seconds):
+                content = body.model_dump_json(exclude_none=True).encode()
+                return accepted(await self.peers.ask(shard, "POST", f"/{name}", content, key)).decode()
+
+        return await asyncio.gather(*(part(shard, body) for shard, body in bodies.items()))
 
     async def elsewhere(self, scope: Any, key: str) -> Reply | None:
         """Another shard's answer about its user; None: the user is one of ours, or the request is about nobody."""
@@ -93,7 +85,7 @@ class Router:
         if shard == self.peers.own:
             return None
         target = quote(unquote(path), safe="/") + (f"?{query}" if query else "")
-        async with asyncio.timeout(self.hot.of.limits.seconds):
+        async with asyncio.timeout(self.answers.service.limits.seconds):
             return await self.peers.ask(shard, scope["method"], target, key=key)
 
     async def to_everyone(self, scope: Any, body: bytes, key: str) -> None:

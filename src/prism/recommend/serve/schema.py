@@ -28,7 +28,7 @@ class EventIn(Strict):
     time: Time | None = Field(None, description="Seconds since 1970; default: now.", examples=[1323436800])
 
 
-class Wish(Strict):
+class RecommendOptions(Strict):
     """What may be recommended."""
 
     k: Count = 10
@@ -42,16 +42,16 @@ class EventsIn(Strict):
     """One event or many; with `recommend`, the answer has recommendations for every user of them."""
 
     events: list[EventIn] = Field(min_length=1, max_length=MOST_EVENTS)
-    recommend: Wish | None = None
+    recommend: RecommendOptions | None = None
 
 
-class Asked(Wish):
+class RecommendationsIn(RecommendOptions):
     """Users to recommend to."""
 
     users: list[Id] = Field(min_length=1, max_length=MOST_EVENTS, examples=[["u42"]])
 
 
-class AskedOne(BaseModel):
+class RecommendationIn(BaseModel):
     """One user to recommend to, as a query string says it."""
 
     user: Id

@@ -98,11 +98,12 @@ def state_after(items: NDArray[Any], times: NDArray[np.int64]) -> UserState:
 
 
 def _with_room(state: UserState) -> UserState:
-    """With room for one more distinct item: twice as much as now, where there is none."""
+    """With room for one more distinct item; where there is none, for a quarter more: little is held in vain."""
     n = state.distinct
-    grown = {name: min(2 * n + 16, MOST) for name in PER_SLOT} if n == len(state.items) < MOST else {}
+    room = n + max(16, n // 4)
+    grown = {name: min(room, MOST) for name in PER_SLOT} if n == len(state.items) < MOST else {}
     if n == len(state.seen):
-        grown["seen"] = 2 * n + 16
+        grown["seen"] = room
     return state._replace(**{name: _grown(getattr(state, name), size) for name, size in grown.items()})
 
 

@@ -6,8 +6,10 @@ with the disk or the server is a `StoreError`, and the caller then trusts nothin
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from prism.errors import InputError
 
 
 class StoreError(Exception):
@@ -64,6 +66,16 @@ class Snapshot(NamedTuple):
     time: int
     state: bytes
 
+    def sealed(self) -> tuple[int, str, int, int, bytes]:
+        """(number, id, time, checksum, state), as a store keeps it: a damaged one is noticed."""
+        return *self.version, self.time, zlib.crc32(self.state), self.state
+
+    @classmethod
+    def opened(cls, seq: int, id_: str, time: int, checksum: int, state: object) -> "Snapshot | None":
+        """The inverse; None if it is damaged."""
+        whole = isinstance(state, bytes) and zlib.crc32(state) == checksum
+        return cls(Version(seq, id_), time, state) if whole else None  # type: ignore[arg-type]
+
 
 class Store(ABC):
     """Events, snapshots of states, and which items may be recommended."""
@@ -116,9 +128,34 @@ class Store(ABC):
         """Lets go of it."""
 
 
-def checksum(state: bytes) -> int:
-    """Kept beside a snapshot, so that a damaged one is noticed."""
-    return zlib.crc32(state)
+class ServerStore(Store):
+    """A store on a server that others may write to too."""
+
+    exclusive = False
+    failures: ClassVar[type[Exception]]
+    """What its client raises."""
+
+    def __init__(self, address: str):
+        self.shown = hidden(address)
+        try:
+            self.connect(address)
+        except (self.failures, ValueError) as error:
+            raise InputError(f"store {self.shown} cannot be used: {_line(error)}") from None
+
+    @abstractmethod
+    def connect(self, address: str) -> None:
+        """Opens it for the first time."""
+
+    def attempt(self, work: Callable[[], Any]) -> Any:
+        """What `work` gives; its failure is a `StoreError`."""
+        try:
+            return work()
+        except self.failures as error:
+            raise StoreError(f"{self.shown}: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def in_time(events: Iterable[Kept]) -> list[Kept]:
@@ -135,8 +172,6 @@ def hidden(address: str) -> str:
 def open_store(address: str) -> Store:
     """A file's path, redis://… or postgresql://…"""
     from pathlib import Path
-
-    from prism.errors import InputError
 
     scheme = address.partition("://")[0] if "://" in address else ""
     try:

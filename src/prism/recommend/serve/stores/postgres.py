@@ -3,25 +3,21 @@
 Services that write for the same user at once take turns: each transaction holds a lock for every user that it writes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 
-from prism.errors import InputError
 from prism.recommend.serve.stores.base import (
     NOBODY,
     Event,
     Kept,
+    ServerStore,
     Snapshot,
-    Store,
     Stored,
-    StoreError,
     User,
     Version,
-    checksum,
-    hidden,
 )
 
 SCHEMA = """
@@ -82,17 +78,15 @@ INSERT INTO prism_snapshots VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT 
 SECONDS = 5
 
 
-class PostgresStore(Store):
+class PostgresStore(ServerStore):
     """One connection; several services may share the database."""
 
-    exclusive = False
+    failures = psycopg.Error
 
-    def __init__(self, address: str):
-        self._address, self._shown = address, hidden(address)
-        try:
-            self._db = self._open()
-        except (psycopg.Error, ValueError) as error:
-            raise InputError(f"store {self._shown} cannot be used: {_line(error)}") from None
+    def connect(self, address: str) -> None:
+        """Makes the tables, if they are not there."""
+        self._address = address
+        self._db = self._open()
 
     def _open(self) -> Any:
         db = psycopg.connect(self._address, autocommit=True, connect_timeout=SECONDS)
@@ -120,7 +114,7 @@ class PostgresStore(Store):
                 done.append(Stored(known[key], False) if seq is None else Stored(seq, True))
             return done
 
-        return self._do(work)  # type: ignore[no-any-return]
+        return self.attempt(work)  # type: ignore[no-any-return]
 
     def events(self, users: Sequence[User], after: Sequence[int]) -> list[list[Kept]]:
         """One statement."""
@@ -135,22 +129,18 @@ class PostgresStore(Store):
 
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
         """In one transaction."""
-        rows = [(*user, model, *one.version, one.time, checksum(one.state), one.state) for user, one in states]
+        rows = [(*user, model, *one.sealed()) for user, one in states]
 
         def work() -> None:
             with self._db.transaction(), self._db.cursor() as cursor:
                 cursor.executemany(SAVE, sorted(rows))  # in one order: no two services wait for each other
 
-        self._do(work)
+        self.attempt(work)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
         """One statement."""
-        return [
-            Snapshot(Version(seq, id_), time, bytes(state))
-            if state is not None and checksum(bytes(state)) == check
-            else None
-            for seq, id_, time, check, state in self._rows(SNAPSHOTS, [*_columns(users), model])
-        ]
+        rows = self._rows(SNAPSHOTS, [*_columns(users), model])
+        return [None if row[0] is None else Snapshot.opened(*row) for row in rows]
 
     def forget(self, user: User) -> int:
         """In one transaction; vacuum gives the room back."""
@@ -162,7 +152,7 @@ class PostgresStore(Store):
                 gone = self._db.execute('DELETE FROM prism_events WHERE tenant = %s AND "user" = %s', user)
                 return int(gone.rowcount)
 
-        return self._do(work)  # type: ignore[no-any-return]
+        return self.attempt(work)  # type: ignore[no-any-return]
 
     def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
         """In one transaction."""
@@ -174,7 +164,7 @@ class PostgresStore(Store):
             with self._db.transaction(), self._db.cursor() as cursor:
                 cursor.executemany(query, rows)
 
-        self._do(work)
+        self.attempt(work)
 
     def unavailable(self, tenant: str) -> list[str]:
         """In no order."""
@@ -188,13 +178,14 @@ class PostgresStore(Store):
     def reopen(self) -> None:
         """A new connection, and a write."""
         self.close()
-        try:
+        query = """INSERT INTO prism_about VALUES ('reopened', now()::text)
+            ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
+
+        def work() -> None:
             self._db = self._open()
-            query = """INSERT INTO prism_about VALUES ('reopened', now()::text)
-                ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
             self._db.execute(query)
-        except psycopg.Error as error:
-            raise StoreError(f"{self._shown}: {_line(error)}") from None
+
+        self.attempt(work)
 
     def close(self) -> None:
         """Lets go of the connection."""
@@ -202,18 +193,8 @@ class PostgresStore(Store):
             self._db.close()
 
     def _rows(self, query: str, values: list[Any]) -> list[tuple[Any, ...]]:
-        return self._do(lambda: self._db.execute(query, values).fetchall())  # type: ignore[no-any-return]
-
-    def _do(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except psycopg.Error as error:
-            raise StoreError(f"{self._shown}: {_line(error)}") from None
+        return self.attempt(lambda: self._db.execute(query, values).fetchall())  # type: ignore[no-any-return]
 
 
 def _columns(users: Sequence[User]) -> list[Any]:
     return [[user.tenant for user in users], [user.id for user in users]]
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

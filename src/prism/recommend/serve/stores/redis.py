@@ -12,8 +12,7 @@ unless the address says `?relaxed=1`. Lengths of tenants' names stand before the
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
@@ -23,14 +22,12 @@ from prism.recommend.serve.stores.base import (
     NOBODY,
     Event,
     Kept,
+    ServerStore,
     Snapshot,
-    Store,
     Stored,
     StoreError,
     User,
     Version,
-    checksum,
-    hidden,
     in_time,
 )
 
@@ -59,22 +56,19 @@ return #events
 SECONDS = 5.0
 
 
-class RedisStore(Store):
+class RedisStore(ServerStore):
     """One server, not a cluster."""
 
-    exclusive = False
+    failures = redis.RedisError
 
-    def __init__(self, address: str):
+    def connect(self, address: str) -> None:
+        """Asks the server what it promises."""
         parts = urlsplit(address)
         options = dict(parse_qsl(parts.query))
         self._relaxed = options.pop("relaxed", "0") == "1"
-        self._address = urlunsplit(parts._replace(query=urlencode(options)))
-        self._shown = hidden(self._address)
-        try:
-            self._db = redis.Redis.from_url(self._address, socket_timeout=SECONDS, socket_connect_timeout=SECONDS)
-            self._check()
-        except (redis.RedisError, ValueError) as error:
-            raise InputError(f"store {self._shown} cannot be used: {error}") from None
+        plain = urlunsplit(parts._replace(query=urlencode(options)))
+        self._db = redis.Redis.from_url(plain, socket_timeout=SECONDS, socket_connect_timeout=SECONDS)
+        self._check()
         self._append = self._db.register_script(APPEND)
         self._forget = self._db.register_script(FORGET)
 
@@ -88,7 +82,7 @@ class RedisStore(Store):
         if found != wanted:
             told = ", ".join(f"{name} {value}" for name, value in found.items())
             raise InputError(
-                f"store {self._shown} has {told}, so it may lose what it has acknowledged: start redis-server with "
+                f"store {self.shown} has {told}, so it may lose what it has acknowledged: start redis-server with "
                 "--appendonly yes --appendfsync always, or say ?relaxed=1 in the address"
             )
 
@@ -96,7 +90,7 @@ class RedisStore(Store):
         """One script for all of them."""
         keys = [key for event in events for key in (_key("events", event.user), _key("ids", event.user.tenant))]
         given = [part for event in events for part in (event.id, json.dumps([event.id, event.item, event.time]))]
-        done = self._do(lambda: self._append(keys=keys, args=given))
+        done = self.attempt(lambda: self._append(keys=keys, args=given))
         return [Stored(abs(seq), seq > 0) for seq in done]
 
     def events(self, users: Sequence[User], after: Sequence[int]) -> list[list[Kept]]:
@@ -104,7 +98,7 @@ class RedisStore(Store):
         pipe = self._db.pipeline(transaction=False)
         for user, least in zip(users, after, strict=True):
             pipe.lrange(_key("events", user), least, -1)
-        rows = self._do(pipe.execute)
+        rows = self.attempt(pipe.execute)
         return [
             in_time(Kept(least + n + 1, *json.loads(entry)) for n, entry in enumerate(row))
             for row, least in zip(rows, after, strict=True)
@@ -115,7 +109,7 @@ class RedisStore(Store):
         pipe = self._db.pipeline(transaction=False)
         for user in users:
             pipe.llen(_key("events", user)).lindex(_key("events", user), -1)
-        rows = self._do(pipe.execute)
+        rows = self.attempt(pipe.execute)
         pairs = zip(rows[::2], rows[1::2], strict=True)
         return [Version(length, json.loads(last)[0]) if last is not None else NOBODY for length, last in pairs]
 
@@ -123,59 +117,51 @@ class RedisStore(Store):
         """One round trip; a snapshot is written whole."""
         pipe = self._db.pipeline(transaction=False)
         for user, one in states:
-            facts = [model, *one.version, one.time, checksum(one.state)]
-            pipe.hset(_key("state", user), mapping={"facts": json.dumps(facts), "state": one.state})
-        self._do(pipe.execute)
+            *facts, state = one.sealed()
+            pipe.hset(_key("state", user), mapping={"facts": json.dumps([model, *facts]), "state": state})
+        self.attempt(pipe.execute)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
         """One round trip."""
         pipe = self._db.pipeline(transaction=False)
         for user in users:
             pipe.hmget(_key("state", user), "facts", "state")
-        return [_snapshot(facts, state, model) for facts, state in self._do(pipe.execute)]
+        return [_snapshot(facts, state, model) for facts, state in self.attempt(pipe.execute)]
 
     def forget(self, user: User) -> int:
         """Gone from memory at once; from the append-only file when Redis next rewrites it."""
         keys = [_key("events", user), _key("ids", user.tenant), _key("state", user)]
-        return int(self._do(lambda: self._forget(keys=keys)))
+        return int(self.attempt(lambda: self._forget(keys=keys)))
 
     def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
         """In one hash."""
         given = {item: int(available) for item, available in items}
-        self._do(lambda: self._db.hset(_key("items", tenant), mapping=given))
+        self.attempt(lambda: self._db.hset(_key("items", tenant), mapping=given))
 
     def unavailable(self, tenant: str) -> list[str]:
         """In no order."""
-        found: dict[bytes, bytes] = self._do(lambda: self._db.hgetall(_key("items", tenant)))
+        found: dict[bytes, bytes] = self.attempt(lambda: self._db.hgetall(_key("items", tenant)))
         return [item.decode() for item, available in found.items() if available == b"0"]
 
     def count(self) -> int:
         """Walks the keys: for tests and curiosity."""
-        keys = self._do(lambda: list(self._db.scan_iter("prism:ids:*")))
+        keys = self.attempt(lambda: list(self._db.scan_iter("prism:ids:*")))
         pipe = self._db.pipeline(transaction=False)
         for key in keys:
             pipe.hlen(key)
-        return sum(self._do(pipe.execute))
+        return sum(self.attempt(pipe.execute))
 
     def reopen(self) -> None:
         """The client connects again by itself; the check asks what the server now promises."""
         try:
-            self._check()
+            self.attempt(self._check)
         except InputError as error:
             raise StoreError(str(error)) from None
-        except redis.RedisError as error:
-            raise StoreError(f"{self._shown}: {error}") from None
-        self._do(lambda: self._db.set("prism:reopened", 1))
+        self.attempt(lambda: self._db.set("prism:reopened", 1))
 
     def close(self) -> None:
         """Lets go of the connection."""
         self._db.close()
-
-    def _do(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except redis.RedisError as error:
-            raise StoreError(f"{self._shown}: {error}") from None
 
 
 def _key(kind: str, whose: User | str) -> str:
@@ -187,8 +173,6 @@ def _key(kind: str, whose: User | str) -> str:
 def _snapshot(facts: bytes | None, state: bytes | None, model: str) -> Snapshot | None:
     try:
         of, seq, id_, time, check = json.loads(facts or b"null")
-    except (ValueError, TypeError):
+        return Snapshot.opened(seq, id_, time, check, state) if of == model else None
+    except (ValueError, TypeError):  # none, or damaged
         return None
-    if of != model or state is None or checksum(state) != check:
-        return None
-    return Snapshot(Version(seq, id_), time, state)

@@ -21,7 +21,6 @@ from prism.recommend.serve.stores.base import (
     StoreError,
     User,
     Version,
-    checksum,
 )
 
 SCHEMA = """
@@ -136,19 +135,15 @@ class SqliteStore(Store):
 
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
         """In one transaction."""
-        rows = [(*user, model, *one.version, one.time, checksum(one.state), one.state) for user, one in states]
+        rows = [(*user, model, *one.sealed()) for user, one in states]
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
         """One query per user."""
         query = "SELECT seq, id, time, checksum, state FROM snapshots WHERE tenant = ? AND user = ? AND model = ?"
-        found: list[Snapshot | None] = []
-        for user in users:
-            rows = self._read(query, (*user, model))
-            whole = rows and isinstance(rows[0][4], bytes) and checksum(rows[0][4]) == rows[0][3]
-            found.append(Snapshot(Version(*rows[0][:2]), rows[0][2], rows[0][4]) if whole else None)
-        return found
+        found = [self._read(query, (*user, model)) for user in users]
+        return [Snapshot.opened(*rows[0]) if rows else None for rows in found]
 
     def forget(self, user: User) -> int:
         """Overwritten with zeros too: `secure_delete` is on."""

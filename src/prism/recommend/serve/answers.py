@@ -23,16 +23,16 @@ from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import Event, User
 
 
-class Hot:
+class Answers:
     """Requests in, JSON out."""
 
     def __init__(self, service: Service):
-        self.of = service
+        self.service = service
 
     async def ask(self, ask: Ask) -> Any:
         """The engine's answer, or a TimeoutError."""
-        async with asyncio.timeout(self.of.limits.seconds):
-            return await self.of.engine.ask(ask)
+        async with asyncio.timeout(self.service.limits.seconds):
+            return await self.service.engine.ask(ask)
 
     async def call(self, work: Callable[[], Any]) -> Any:
         """Something that only the engine's thread may do."""
@@ -40,10 +40,10 @@ class Hot:
 
     def user(self, tenant: str, user: str) -> User:
         """A user of this shard."""
-        if self.of.shards > 1:
-            theirs = partition(user, self.of.shards)
-            if theirs != self.of.shard:
-                raise Refused(421, f"user {user!r} is of shard {theirs} of {self.of.shards}")
+        if self.service.shards > 1:
+            theirs = partition(user, self.service.shards)
+            if theirs != self.service.shard:
+                raise Refused(421, f"user {user!r} is of shard {theirs} of {self.service.shards}")
         return User(tenant, user)
 
     async def events(self, body: schema.EventsIn, tenant: str) -> str:
@@ -60,7 +60,7 @@ class Hot:
         answer: Answer = await self.ask(
             Ask(events=given, questions=questions, loop=asyncio.get_running_loop())
         )  # fmt: skip
-        self.of.measures.events.inc(sum(one.new for one in answer.stored))
+        self.service.measures.events.inc(sum(one.new for one in answer.stored))
         told = ",".join(
             f'{{"id":{text(event.id)},"seq":{one.seq},"new":{_bool(one.new)},"known":{_bool(known)}}}'
             for event, one, known in zip(given, answer.stored, answer.known, strict=True)
@@ -68,25 +68,25 @@ class Hot:
         found = "null" if body.recommend is None else _recommended(users, answer)
         return f'{{"events":[{told}],"recommendations":{found}}}'
 
-    async def recommendations(self, body: schema.Asked, tenant: str) -> str:
+    async def recommendations(self, body: schema.RecommendationsIn, tenant: str) -> str:
         """The items most likely to come next, for many users."""
         users = [self.user(tenant, user) for user in body.users]
         questions = self._questions(users, body)
         answer: Answer = await self.ask(Ask(questions=questions, loop=asyncio.get_running_loop()))
         return f'{{"model":{text(answer.labels.key)},"recommendations":{_recommended(users, answer)}}}'
 
-    def _questions(self, users: list[User], wish: schema.Wish) -> list[Question]:
-        made, mask = self.of.engine.recommender, None
-        if wish.allow is not None or wish.deny is not None:
-            mask = permitted(made.log, made.model.items, wish.allow, wish.deny)
-        at = int(time.time()) if wish.at is None and made.model.config.query_time else wish.at
-        return [Question(user, wish.k, wish.exclude_seen, mask, at) for user in users]
+    def _questions(self, users: list[User], options: schema.RecommendOptions) -> list[Question]:
+        made, mask = self.service.engine.recommender, None
+        if options.allow is not None or options.deny is not None:
+            mask = permitted(made.log, made.model.items, options.allow, options.deny)
+        at = int(time.time()) if options.at is None and made.model.config.query_time else options.at
+        return [Question(user, options.k, options.exclude_seen, mask, at) for user in users]
 
 
 # (method, path) → a function of (query, body) that gives the checked request and the name of what answers it.
 PARSERS: dict[tuple[str, str], Callable[[bytes, bytes], tuple[Any, str]]] = {
     ("POST", "/events"): lambda _, body: (_checked(schema.EventsIn, body), "events"),
-    ("POST", "/recommendations"): lambda _, body: (_checked(schema.Asked, body), "recommendations"),
+    ("POST", "/recommendations"): lambda _, body: (_checked(schema.RecommendationsIn, body), "recommendations"),
     ("GET", "/recommendations"): lambda query, _: (_asked(query), "recommendations"),
 }
 
@@ -110,10 +110,10 @@ def _checked(model: Any, body: bytes) -> Any:
         raise invalid("body", error) from None
 
 
-def _asked(query: bytes) -> schema.Asked:
+def _asked(query: bytes) -> schema.RecommendationsIn:
     given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     try:
-        one = schema.AskedOne.model_validate(given)
+        one = schema.RecommendationIn.model_validate(given)
     except ValidationError as error:
         raise invalid("query", error) from None
-    return schema.Asked(users=[one.user], k=one.k, exclude_seen=one.exclude_seen)
+    return schema.RecommendationsIn(users=[one.user], k=one.k, exclude_seen=one.exclude_seen)

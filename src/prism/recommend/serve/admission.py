@@ -1,6 +1,6 @@
-"""At the door: the size of a body, the rate of a key, whose key it is, a log line and a measure for every request.
+"""What comes before an answer (size of a body, rate of a key, whose key it is) and after it (a log line, a measure).
 
-Requests that come often go straight to `Hot`; all others, to the application that FastAPI makes.
+Requests that come often go straight to `Answers`; all others, to the application that FastAPI makes.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from collections import OrderedDict
 from hashlib import sha256
 from typing import Any
 
-from prism.recommend.serve.hot import PARSERS, Hot
+from prism.recommend.serve.answers import PARSERS, Answers
 from prism.recommend.serve.peers import HOP
-from prism.recommend.serve.problems import MEDIA, Refused, problem, told
+from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
 from prism.recommend.serve.router import SHARED, Router
 from prism.recommend.serve.service import Service
 
@@ -29,12 +29,12 @@ class Gone(Exception):
     """The client went away before its request was whole."""
 
 
-class Door:
+class Admission:
     """The outermost ASGI application."""
 
-    def __init__(self, app: Any, service: Service, hot: Hot):
-        self.app, self.of, self.hot = app, service, hot
-        self._router = None if service.peers is None else Router(hot, service.peers)
+    def __init__(self, app: Any, service: Service, answers: Answers):
+        self.app, self.service, self.answers = app, service, answers
+        self._router = None if service.peers is None else Router(answers, service.peers)
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -55,14 +55,14 @@ class Door:
         except Gone:
             pass
         except Exception as error:
-            status, detail = told(error) or (500, "the service failed: its log says why")
+            status, detail = status_of(error) or (500, "the service failed: its log says why")
             if status == 500:
                 failures.exception("a request failed")
             if not scope.get("prism.answered"):
                 await respond(send, status, problem(status, detail), MEDIA)
         seconds = time.perf_counter() - start
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self.of.measures.request(method, path, status, seconds)
+        self.service.measures.request(method, path, status, seconds)
         if log.isEnabledFor(logging.INFO):
             line = {"method": method, "path": path, "status": status, "ms": round(seconds * 1e3, 3)}
             log.info(json.dumps(line))
@@ -79,12 +79,12 @@ class Door:
         if self._shares(scope):
             answer = await getattr(self._router, name)(request, tenant, key)
         else:
-            answer = await getattr(self.hot, name)(request, tenant)
+            answer = await getattr(self.answers, name)(request, tenant)
         await respond(send, 200, answer.encode(), JSON)
         return 200
 
     def _tenant(self, key: str) -> str:
-        tenant = self.of.keys.tenant(key)
+        tenant = self.service.keys.tenant(key)
         if tenant is None:
             raise Refused(401, "the header X-API-Key has no key of this service")
         return tenant
@@ -118,15 +118,15 @@ class Door:
 
     def _admit(self, scope: Any) -> None:
         length = header(scope, b"content-length") or "0"
-        if not length.isdigit() or int(length) > self.of.limits.body:
-            raise Refused(413, f"a request may have {self.of.limits.body:,} bytes")
-        if self.of.limits.rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
-            raise Refused(429, f"more than {self.of.limits.rate:g} requests a second: slow down")
+        if not length.isdigit() or int(length) > self.service.limits.body:
+            raise Refused(413, f"a request may have {self.service.limits.body:,} bytes")
+        if self.service.limits.rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
+            raise Refused(429, f"more than {self.service.limits.rate:g} requests a second: slow down")
 
     def _spend(self, key: str, client: Any) -> bool:
         """A bucket for each key, or address: one second's requests at most, filled at the rate."""
         who = sha256(key.encode()).hexdigest() if key else str(client and client[0])
-        now, rate = time.monotonic(), self.of.limits.rate
+        now, rate = time.monotonic(), self.service.limits.rate
         left, then = self._rates.pop(who, (max(rate, 1.0), now))
         left = min(max(rate, 1.0), left + (now - then) * rate)
         self._rates[who] = (left - 1 if left >= 1 else left, now)
@@ -146,7 +146,7 @@ class Door:
 
     def _limited(self, receive: Any) -> Any:
         """A body that is too long, or too slow to come, is refused while it is read."""
-        taken, until = 0, asyncio.get_running_loop().time() + self.of.limits.seconds
+        taken, until = 0, asyncio.get_running_loop().time() + self.service.limits.seconds
         whole = False
 
         async def limited() -> Any:
@@ -157,10 +157,10 @@ class Door:
                 async with asyncio.timeout_at(until):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, f"the body did not come within {self.of.limits.seconds:g} seconds") from None
+                raise Refused(408, f"the body did not come within {self.service.limits.seconds:g} seconds") from None
             taken += len(message.get("body", b""))
-            if taken > self.of.limits.body:
-                raise Refused(413, f"a request may have {self.of.limits.body:,} bytes")
+            if taken > self.service.limits.body:
+                raise Refused(413, f"a request may have {self.service.limits.body:,} bytes")
             whole = not message.get("more_body")
             return message
 
