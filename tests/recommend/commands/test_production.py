@@ -313,6 +313,29 @@ def test_an_item_that_only_the_table_knows_starts_from_those_that_share_its_feat
     assert [one.item for one in rest] == [one.item for one in before.recommend(history=[3, 9], k=50)]
 
 
+def test_an_item_of_a_table_that_the_model_does_not_look_at_starts_from_it_and_has_the_form_of_the_others(
+    run: Path, tmp_path: Path
+) -> None:
+    before = Recommender.load(run)
+    rows = [f"{n},s{n % 4},name {n}" for n in before.log.item_ids.tolist()]
+    (tmp_path / "items.csv").write_text("\n".join(["item,shelf,name", *rows, "5000,s1,new"]) + "\n", encoding="utf-8")
+    merged = merge(before.log, items_alone(tmp_path / "items.csv"))
+    made, change = update(before, merged, None, progress=False)
+    assert change.items == {
+        "items with the same features": 1,
+        "items they are taken with": 0,
+        "the mean of all items": 0,
+    }
+    shelf = [
+        code for code, item in enumerate(before.log.item_ids.tolist()) if code < before.model.items and item % 4 == 1
+    ]
+    wanted = before.model.embedding.weight[shelf].mean(0)
+    torch.testing.assert_close(made.model.embedding.weight[made.log.item_code(5000)], wanted)
+    assert made.log.item_ids.dtype == before.log.item_ids.dtype  # numbers, as the log has them
+    assert change.kept is not None
+    assert change.kept > 0.9
+
+
 def test_an_update_with_nothing_new_is_refused(run: Path) -> None:
     before = Recommender.load(run)
     with pytest.raises(InputError, match="nothing is new"):

@@ -1,5 +1,6 @@
 """Two logs as one: events that came later join those that a model was made from, and known codes stay as they are."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.recommend.data.items import ids_of, item_table, refuse_repeated, with_item_table
-from prism.recommend.data.log import Codes, Ids, Ints, Log
+from prism.recommend.data.log import Codes, Ids, Ints, Log, numbers_among
 from prism.recommend.data.splits import Mask
 
 
@@ -80,9 +81,19 @@ def _codes(ids: Ids, more: Ids, found: Codes) -> tuple[Ints, Ids]:
     added = more[new]
     if not len(ids):
         return codes, added
+    if added.dtype == object and (ids.dtype != object or numbers_among(ids).any()):
+        added = _numbers(added)  # a table may have them as text, and an id has one form
     if len(added) and added.dtype != ids.dtype:  # numbers beside text, as one file may have them
         return codes, np.array([*ids.tolist(), *added.tolist()], dtype=object)
     return codes, np.concatenate([ids, added]) if len(added) else ids
+
+
+def _numbers(ids: Ids) -> Ids:
+    """Text that is written as a whole number becomes one."""
+    number = re.compile(r"0|-?[1-9]\d{0,17}")
+    values = [int(id_) if isinstance(id_, str) and number.fullmatch(id_) else id_ for id_ in ids.tolist()]
+    whole = all(isinstance(value, int) for value in values)
+    return np.array(values, dtype=np.int64 if whole else object)
 
 
 def _names(log: Log, later: Log, codes: Ints, count: int) -> NDArray[Any] | None:

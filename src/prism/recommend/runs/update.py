@@ -1,12 +1,12 @@
 """A model goes on: training continues on events that came later, new items join, and the old model stays as it was.
 
-A new item starts where what is known of it points: the mean row of the items that share its features; or of those
-that stand next to it in histories; or, if nothing is known, of all items.
+A new item starts where what is known of it points: the mean row of the items that share a value with it in the items'
+table, in the columns that the model looks at, or in all if it looks at none; or of those that stand next to it in
+histories; or, if nothing is known, of all items.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -131,7 +131,7 @@ def grown(
             fresh[name] = weight.clone()
         else:  # one entry per item: a new item's is the mean of the others'
             fresh[name][:count], fresh[name][count:] = weight, weight.float().mean(0).to(weight.dtype)
-    rows, started = _start(fresh["embedding.weight"][:count], later, own, values)
+    rows, started = _start(fresh["embedding.weight"][:count], later, own, values or _of_table(later))
     fresh["embedding.weight"][count:-1] = rows
     larger.load_state_dict(fresh)
     return larger.to(next(model.parameters()).device), started
@@ -147,50 +147,55 @@ def _copy_rows(fresh: Tensor, weight: Tensor, values: ItemValues | None, model: 
 
 def _start(rows: Tensor, log: Log, own: Tensor, values: ItemValues | None) -> tuple[Tensor, dict[str, int]]:
     """[new items, D]: rows to begin with, and how many of them come from what."""
-    count, new = len(rows), int((~own).sum())
-    total, weight = torch.zeros(new, rows.shape[1]), torch.zeros(new)
-    started = {"items with the same features": 0, "items they are taken with": 0, "the mean of all items": 0}
-    found = torch.zeros(new, dtype=torch.bool)
-    sources = [
-        ("items with the same features", _by_features(values, count)),
-        ("items they are taken with", _beside(log, count)),
-    ]
-    for what, (to, item) in sources:
-        to, item = torch.from_numpy(to), torch.from_numpy(item)
-        fresh = ~found[to]
-        total.index_add_(0, to[fresh], rows[item[fresh]])
-        weight.index_add_(0, to[fresh], torch.ones(int(fresh.sum())))
+    new = int((~own).sum())
+    begun, found = rows.mean(0).repeat(new, 1), torch.zeros(new, dtype=torch.bool)
+    sources = {
+        "items with the same features": _by_features(rows, values, new),
+        "items they are taken with": _beside(rows, log, new),
+    }
+    started = {}
+    for what, (total, weight) in sources.items():
         reached = (weight > 0) & ~found
+        begun[reached] = total[reached] / weight[reached, None]
         started[what], found = int(reached.sum()), found | reached
-    started["the mean of all items"] = int((~found).sum())
-    mean = rows.mean(0)
-    return torch.where(found[:, None], total / weight.clamp(min=1)[:, None], mean), started
+    return begun, started | {"the mean of all items": int((~found).sum())}
 
 
-def _beside(log: Log, count: int) -> tuple[Any, Any]:
-    """(new item − count, known item) for each known item that stands before or after a new one in a history."""
-    same = np.diff(log.users) == 0
+def _beside(rows: Tensor, log: Log, new: int) -> tuple[Tensor, Tensor]:
+    """(sum of rows [new, D], how many [new]) of the known items that stand before or after a new one in a history."""
+    count, same = len(rows), np.diff(log.users) == 0
     a, b = log.items[:-1][same].astype(np.int64), log.items[1:][same].astype(np.int64)
     pairs = np.concatenate([np.stack([a, b]), np.stack([b, a])], 1)
     pairs = pairs[:, (pairs[0] >= count) & (pairs[1] < count)]
-    return pairs[0] - count, pairs[1]
+    to, item = torch.from_numpy(pairs[0] - count), torch.from_numpy(pairs[1])
+    return _sums(to, rows[item], torch.ones(len(to)), new)
 
 
-def _by_features(values: ItemValues | None, count: int) -> tuple[Any, Any]:
-    """(new item − count, known item) for each value that they share."""
-    nothing = np.zeros(0, dtype=np.int64)
+def _by_features(rows: Tensor, values: ItemValues | None, new: int) -> tuple[Tensor, Tensor]:
+    """The same of the known items that share a value with a new one, as often as they share one."""
     if values is None:
-        return nothing, nothing
-    item = np.repeat(np.arange(len(values.offsets) - 1), np.diff(values.offsets))
-    by_value: dict[int, Any] = {}
-    known = item < count
-    for value in np.unique(values.values[~known]).tolist():
-        by_value[value] = item[known & (values.values == value)]
-    to, of = [nothing], [nothing]
-    for new, value in zip(item[~known].tolist(), values.values[~known].tolist(), strict=True):
-        to.append(np.full(len(by_value[value]), new - count))
-        of.append(by_value[value])
-    return np.concatenate(to), np.concatenate(of)
+        return torch.zeros(new, rows.shape[1]), torch.zeros(new)
+    item = torch.from_numpy(np.repeat(np.arange(len(values.offsets) - 1), np.diff(values.offsets)))
+    value, known = torch.from_numpy(values.values), item < len(rows)
+    ones = torch.ones(int(known.sum()))
+    total, weight = _sums(value[known], rows[item[known]], ones, len(values.names))  # of each value
+    return _sums(item[~known] - len(rows), total[value[~known]], weight[value[~known]], new)
+
+
+def _sums(to: Tensor, rows: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(Σ rows, Σ weights) of each of `count`, row n being of to[n]."""
+    total = torch.zeros(count, rows.shape[1], dtype=rows.dtype).index_add_(0, to, rows)
+    return total, torch.zeros(count).index_add_(0, to, weights)
+
+
+def _of_table(log: Log) -> ItemValues | None:
+    """What the items' table says, for a model that does not look at it: enough to begin from."""
+    if log.item_features is None:
+        return None
+    try:
+        return item_values(log, log.item_features.columns)
+    except InputError:  # no two items share a value
+        return None
 
 
 def _taught(merged: Merged, seed: int) -> Mask:
