@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from prism.errors import InputError
 from prism.machine import pick_device
@@ -17,6 +15,7 @@ from prism.recommend.answer.ask import after_last, one_history, user_codes
 from prism.recommend.answer.baseline import fitted_baseline
 from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
 from prism.recommend.answer.many import best_of_users
+from prism.recommend.answer.similar import similarities
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Ids, Ints, Log
@@ -99,6 +98,8 @@ class Recommender(Trained):
             if user is not None or history is not None:
                 raise InputError("give one of user, users and history")
             return best_of_users(self.log, self.scorer, user_codes(self.log, list(users)), k, seen, mask, when)
+        if not isinstance(user, str) and isinstance(user, Iterable):
+            raise InputError(f"user is one id, got {user!r}: for many, give users=[…]")
         one = self.history(user, history, times)
         log, queries = after_last(one, np.array([0]), self.model.items, at=when)
         scores = self.scorer(log, queries)
@@ -128,15 +129,13 @@ class Recommender(Trained):
     def similar(
         self, item: object, *, k: int = 10, allow: Filter | None = None, deny: Filter | None = None
     ) -> list[Recommendation]:
-        """The k items nearest to one by the cosine of their rows in the item table, nearest first."""
+        """The k items nearest to one, nearest first: taken near it, or with a like row in the item table."""
         code = self.log.item_code(item)
         if code >= self.model.items:
             raise InputError(f"item {item!r} came after the model was trained: `prism update` adds it")
         mask = permitted(self.log, self.model.items, allow, deny)
         mask[code] = False
-        with torch.inference_mode():
-            rows = functional.normalize(self.model.table, dim=-1)
-            scores, codes = best(rows[code : code + 1] @ rows.T, mask, None, k)
+        scores, codes = best(similarities(self, code), mask, None, k)
         return as_list(self.log, scores[0], codes[0])
 
     def with_events(self, source: Any) -> "Recommender":

@@ -25,6 +25,7 @@ from prism.recommend.data.merge import items_alone, merge
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.live.pool import SessionPool
+from prism.recommend.model.experts.tables import WINDOW
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.runs.refit import best_epochs, refit
@@ -177,6 +178,8 @@ def test_many_users_are_answered_as_each_alone_in_the_order_asked_for(run: Path)
         np.testing.assert_allclose(part["score"].to_numpy(), [one.score for one in alone], rtol=1e-5)
     with pytest.raises(InputError, match="user 'nobody' is not in"):
         made.recommend(users=[asked[0], "nobody"])
+    with pytest.raises(InputError, match=r"for many, give users="):
+        made.recommend(asked)
 
 
 def test_a_simple_baseline_answers_in_place_of_the_model_where_that_is_asked_for(run: Path, tmp_path: Path) -> None:
@@ -295,6 +298,24 @@ def test_nothing_else_works_in_a_folder_while_an_update_trains_there(
     monkeypatch.setattr("prism.recommend.runs.update.train", train)
     update(before, merge(before.log, later), tmp_path / "next", progress=False)
     assert seen == ["refused"]
+
+
+def test_with_the_experts_similar_items_are_those_taken_near_one_for_how_popular_both_are() -> None:
+    config = replace(tiny.CONFIG, experts=("near",))
+    made = Recommender._untrained(split(tiny.log(), config.protocol), config)
+    made.fit_experts()
+    train, counts = made.split.train, np.zeros((made.model.items, made.model.items))
+    for user in range(train.n_users):
+        history = train.history(user).tolist()
+        for a, item in enumerate(history):
+            for other in history[max(0, a - WINDOW) : a + WINDOW + 1]:
+                counts[item, other] += other != item
+    cosine = counts / np.sqrt(np.outer(counts.sum(1), counts.sum(1)))
+    found = made.similar(made.log.item_ids[7], k=made.model.items)
+    near = [one for one in found if one.score > 0]
+    wanted = np.sort(cosine[7][cosine[7] > 0])[::-1]
+    np.testing.assert_allclose([one.score for one in near], wanted, rtol=1e-5)
+    assert len(found) == made.model.items - 1  # the others come after, by their rows
 
 
 def test_an_item_that_only_the_table_knows_starts_from_those_that_share_its_features() -> None:

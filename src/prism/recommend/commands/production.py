@@ -109,7 +109,7 @@ def similar(
     allow_where: tuple[str, ...] = (),
     device: str | None = None,
 ) -> None:
-    """The items nearest to one in the model's table.
+    """The items nearest to one: taken near it by many users, or with a like row in the model's table.
 
     Args:
         run: A folder that `prism fit` or `prism export` made.

@@ -43,7 +43,7 @@ class Endpoints:
         )
 
     async def similar(self, tenant: str, item: schema.Id, k: schema.Count = 10) -> schema.SimilarOut:
-        """The items nearest to one in the model's table."""
+        """The items nearest to one: taken near it by many users, or with a like row in the model's table."""
         found = self.engine.recommender.similar(item, k=k)
         items = [schema.ItemOut(item=one.item, score=one.score, name=one.name) for one in found]
         return schema.SimilarOut(item=item, items=items)

@@ -1,0 +1,32 @@
+"""How near items are to one: by how often they are taken near it, where that is known; else by their rows."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from prism.recommend.recommender import Recommender
+
+
+@torch.inference_mode()
+def similarities(recommender: "Recommender", code: int) -> Float[Tensor, "1 I"]:
+    """[1, items]: the cosine of the items' rows of events near each of them (c_ij / √(c_i c_j), above 0).
+
+    For items that never were near this one, and for a model without the experts' tables: the cosine of the rows of the
+    item table; less 1 beside the others, so that they come after them.
+    """
+    rows = functional.normalize(recommender.model.table, dim=-1)
+    found = rows[code : code + 1] @ rows.T
+    if recommender.experts is None:
+        return found
+    near = recommender.experts.tables.near
+    here = slice(near.starts[code], near.starts[code + 1])
+    columns = near.columns[here]
+    together = near.shares[here] * np.sqrt(near.totals[code] / near.totals[columns])
+    found -= 1
+    found[0, torch.from_numpy(columns).long()] = torch.from_numpy(together).to(found)
+    return found
