@@ -92,7 +92,7 @@ def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> An
     options = Options(
         model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
         users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, cors=(),
-        log_requests=False,
+        log_requests=False, browse=False,
     )  # fmt: skip
     process = context.Process(target=run, args=(options,))
     process.start()

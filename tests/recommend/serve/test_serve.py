@@ -292,3 +292,22 @@ def test_the_partition_of_a_user_is_the_same_for_ever() -> None:
         for user in ("alice", "bob", 42, "42")
     ]
     assert partition("alice", 1) == 0
+
+
+@pytest.mark.parametrize(("screen", "found"), [(True, True), (True, False), (False, True)])
+def test_the_page_is_opened_where_there_is_a_browser_and_its_address_told_where_not(
+    screen: bool, found: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from prism.recommend.serve import process
+
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    if screen:
+        monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(process.sys, "platform", "linux")
+    asked: list[str] = []
+    monkeypatch.setattr(process.webbrowser, "open", lambda address: asked.append(address) or found)
+    process.open_page("0.0.0.0", 8080)
+    assert asked == (["http://127.0.0.1:8080/"] if screen else [])
+    told = "no browser to open here: go to http://127.0.0.1:8080/" in capsys.readouterr().out
+    assert told == (not (screen and found))

@@ -5,8 +5,6 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
-import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +33,7 @@ class Options:
     timeout: float
     cors: tuple[str, ...]
     log_requests: bool
+    browse: bool
 
 
 def serve(
@@ -73,7 +72,7 @@ def serve(
         timeout: Seconds until a request is given up.
         cors: Origins whose pages may use the service from a browser, e.g. https://shop.example; default: none.
         log_requests: One line of JSON per request on the standard error, without ids or keys.
-        browse: Open the page in a browser.
+        browse: Open the page in a browser, when it can be answered.
     """
     at_least("shards", shards, 1)
     if shard is not None and not 0 <= shard < shards:
@@ -82,15 +81,13 @@ def serve(
         raise InputError(f"peers lists {len(peers)} addresses for {shards} shards: give one each, in order")
     if keys is None and not _own(host):
         raise InputError(f"host {host} can be reached from outside: give --keys, made by `prism serve-key FILE`")
-    if browse:
-        threading.Timer(2.0, webbrowser.open, (f"http://{host}:{port}/",)).start()
     if shards > 1 and shard is None:
         _start_all(shards)
         return
     options = Options(
         model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0, peers=peers,
         users_in_memory=users_in_memory, snapshot_every=snapshot_every, max_body=max_body, max_rate=max_rate,
-        timeout=timeout, cors=cors, log_requests=log_requests,
+        timeout=timeout, cors=cors, log_requests=log_requests, browse=browse,
     )  # fmt: skip
     try:
         from prism.recommend.serve.process import run

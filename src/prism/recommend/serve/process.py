@@ -1,7 +1,9 @@
 """One process of the service: the model is loaded and warm before the first request is let in."""
 
+import os
 import socket
 import sys
+import webbrowser
 from pathlib import Path
 
 import torch
@@ -53,6 +55,8 @@ def run(options: Options) -> None:
             f"prism: http://{options.host}:{options.port}  model {recommender.key}, events in {hidden(address)}",
             flush=True,
         )
+        if options.browse and options.shard == 0:
+            open_page(options.host, options.port)
         config = uvicorn.Config(
             create_app(service, options.cors), http=Protocol, loop="uvloop", ws="none", log_level="warning",
             access_log=False, timeout_keep_alive=30, limit_concurrency=2000, server_header=False, proxy_headers=False,
@@ -60,6 +64,18 @@ def run(options: Options) -> None:
         uvicorn.Server(config).run(sockets)
     finally:
         engine.stop()
+
+
+def open_page(host: str, port: int) -> None:
+    """In a browser, if there is a screen to show one on; what is asked now waits until the service answers."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    screen = sys.platform != "linux" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    try:
+        opened = screen and webbrowser.open(f"http://{name}:{port}/")
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        print(f"prism: there is no browser to open here: go to http://{name}:{port}/", flush=True)
 
 
 def shard_addresses(options: Options) -> list[tuple[str, int]]:
