@@ -13,7 +13,16 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.splits import GlobalTime
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.demo.charts import VARIABLES, Line, Point, line_chart
-from prism.recommend.demo.findings import LABELS, Customer, Question, Suggestion, hit_curve, length_groups, verdict
+from prism.recommend.demo.findings import (
+    LABELS,
+    Customer,
+    Question,
+    Suggestion,
+    hit_curve,
+    leads_sentence,
+    length_groups,
+    verdict,
+)
 from prism.recommend.demo.report import Report, TrainedModel, render, write_report
 from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.evaluation.intervals import estimates
@@ -227,3 +236,12 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(
     with pytest.raises(InputError, match=r"cannot write .*file/report\.html: "):
         write_report(tmp_path / "file" / "report.html", made)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "report.html"]
+
+
+def test_the_lead_over_each_baseline_is_told_with_its_interval_and_models_are_no_baselines() -> None:
+    users, lengths = np.arange(300), np.full(300, 5)
+    good, bad = ranked(np.zeros(300, int), users, lengths), ranked(np.full(300, 5), users, lengths)
+    found = {"prism": good, "sasrec": bad, "item-knn": bad, "markov": good}
+    said = leads_sentence(Question(title="", about="", found=found), "ndcg@10")
+    assert said.endswith("Item-kNN +0.644 [+0.644, +0.644], Markov +0.000 [+0.000, +0.000].")
+    assert "SASRec" not in said

@@ -25,7 +25,7 @@ from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import GlobalTime, Queries, Split
 from prism.recommend.defaults import facts_of
-from prism.recommend.demo.findings import LABELS, Customer, Question, customers, verdict
+from prism.recommend.demo.findings import LABELS, Customer, Question, customers, leads_sentence, verdict
 from prism.recommend.demo.report import Report, TrainedModel, write_report
 from prism.recommend.evaluation.baselines import BASELINES, usable
 from prism.recommend.evaluation.ranking import Evaluation, evaluate
@@ -198,6 +198,7 @@ def show_question(question: Question) -> None:
     found = {LABELS[name]: evaluation for name, evaluation in question.found.items()}
     show_evaluations(question.title, found)
     say(f"{question.about}\n{METRIC.upper()}: {verdict(question, METRIC).sentence()}")
+    say(leads_sentence(question, METRIC))
 
 
 def show_customer(customer: Customer) -> None:

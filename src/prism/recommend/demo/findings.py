@@ -9,6 +9,7 @@ import numpy as np
 
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
+from prism.recommend.evaluation.baselines import BASELINES
 from prism.recommend.evaluation.intervals import Estimate, estimates
 from prism.recommend.evaluation.metrics import metric_values
 from prism.recommend.evaluation.ranking import Evaluation
@@ -76,9 +77,28 @@ def verdict(question: Question, metric: str) -> Verdict:
     """The two best systems, compared query by query."""
     values = {name: evaluation[metric] for name, evaluation in question.found.items()}
     best, second = sorted(values, key=lambda name: -values[name])[:2]
-    one, two = question.found[best], question.found[second]
-    difference = estimates({metric: one.values[metric] - two.values[metric]}, one.users)["event"][metric]
-    return Verdict(metric=metric, best=best, second=second, values=values, difference=difference)
+    gap = difference(question, best, second, metric)
+    return Verdict(metric=metric, best=best, second=second, values=values, difference=gap)
+
+
+def difference(question: Question, one: str, two: str, metric: str) -> Estimate:
+    """How much higher one system is than another, query by query, with the interval over users."""
+    first, second = question.found[one], question.found[two]
+    return estimates({metric: first.values[metric] - second.values[metric]}, first.users)["event"][metric]
+
+
+def leads(question: Question, metric: str, ours: str = "prism") -> dict[str, Estimate]:
+    """How far one system is ahead of each simple baseline (behind: below 0)."""
+    return {name: difference(question, ours, name, metric) for name in question.found if name in BASELINES}
+
+
+def leads_sentence(question: Question, metric: str, ours: str = "prism") -> str:
+    """The same in words."""
+    told = [
+        f"{LABELS.get(name, name)} {one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
+        for name, one in leads(question, metric, ours).items()
+    ]
+    return f"{LABELS.get(ours, ours)} less each simple baseline, customer by customer: {', '.join(told)}."
 
 
 def hit_curve(evaluation: Evaluation, longest: int) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split
 from prism.recommend.demo.charts import interval_chart, sample
 from prism.recommend.demo.figures import by_length, hits, interval_rows, learning_loss, learning_metric
-from prism.recommend.demo.findings import LABELS, Customer, Question, verdict
+from prism.recommend.demo.findings import LABELS, Customer, Question, leads_sentence, verdict
 from prism.recommend.demo.style import DARK, LIGHT
 
 
@@ -104,6 +104,7 @@ def _asked(question: Question, report: Report) -> dict[str, Any]:
         "title": question.title,
         "about": Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", escape(question.about))),
         "verdict": verdict(question, report.metric).sentence(),
+        "leads": leads_sentence(question, report.metric) if "prism" in question.found else "",
         "cold": next(iter(question.found.values())).cold,
         "metrics": [_title(metric) for metric in metrics],
         "rows": [
