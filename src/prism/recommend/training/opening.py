@@ -11,7 +11,9 @@ from prism.ops.softmax_loss import added_log_likelihoods, softmax_loss
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.training.task import Batch, RecommendationTask
 
-TOKENS, STEPS, RATE = 10_000, 250, 0.03
+TOKENS, STEPS, RATE = 40_000, 400, 0.03
+# Features that the sample may hold: half a gigabyte.
+ENTRIES = 1 << 25
 # The q above.
 FOCUS = 0.5
 
@@ -46,11 +48,13 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
 
 
 def _sample(task: RecommendationTask, tokens: int) -> list[Batch]:
-    """The first batches of an epoch, until they hold so many tokens."""
-    batches, found, count = task.batches(0), [], 0
+    """The first batches of an epoch, until they hold so many tokens, or as many features as there is room for."""
+    batches, found, count, entries = task.batches(0), [], 0, 0
     for n in range(len(batches)):
-        found.append(batches[n])
-        count += len(found[-1].targets)
-        if count >= tokens:
+        batch = batches[n]
+        assert batch.seen is not None
+        found.append(batch)
+        count, entries = count + len(batch.targets), entries + len(batch.seen.added.items)
+        if count >= tokens or entries >= ENTRIES:
             break
     return found
