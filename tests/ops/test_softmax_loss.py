@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from support.additions import draw_additions
 
-from prism.ops.softmax_loss import Additions, softmax_loss
+from prism.ops.softmax_loss import softmax_loss
 
 
 def operands(N: int = 37, items: int = 23, D: int = 8, dtype: torch.dtype = torch.float64):
@@ -82,25 +83,22 @@ def test_memory_does_not_grow_with_tokens_times_items() -> None:
         assert largest.numbers == tile[0] * tile[1]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("tile", [None, (3, 4)])
 def test_with_features_added_the_loss_and_all_gradients_are_those_of_the_plain_sum(
-    tile: tuple[int, int] | None,
+    tile: tuple[int, int] | None, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
+    """Also in the form that other devices take."""
+    monkeypatch.setattr("prism.ops.softmax_loss._compiles", lambda weights: compiled)
+    monkeypatch.setattr("prism.ops.softmax_loss.BLOCK_ROWS", 1)  # else a tile holds all tokens
     N, items, K, F = 7, 9, 3, 2
     x, table, bias, weights = (
         torch.randn(*shape, dtype=torch.float64) for shape in ((N, 5), (items, 5), (items,), (N, K + F))
     )
-    dense = torch.randn(N, K, items, dtype=torch.float64) * (torch.rand(N, K, items) < 0.4)
-    dense[2] = 0  # a token without entries
-    token, kind, item = dense.nonzero(as_tuple=True)
-    bank, rows = torch.randn(4, items, dtype=torch.float64), torch.randint(4, (N, F))
-    starts = torch.cat([torch.zeros(1, dtype=torch.long), torch.bincount(token, minlength=N).cumsum(0)])
-    added = Additions(starts, item.int(), kind.to(torch.int8), dense[token, kind, item], bank, rows)
+    added, features = draw_additions(N, items, K, F, torch.float64)
     targets = torch.randint(items, (N,))
     inputs = [part.requires_grad_() for part in (x, table, bias, weights)]
     ours = softmax_loss(x, table, targets, bias=bias, added=added, weights=weights, tile=tile)
-    features = torch.cat([dense, bank[rows]], 1)
     logits = x @ table.T + bias + (weights[..., None] * features).sum(1)
     wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
     torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)

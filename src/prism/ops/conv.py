@@ -1,14 +1,29 @@
 """Causal depthwise convolution: u_t = Σ_{j<W} w_{W-1-j} x_{t-j}, with the last W−1 inputs as its state."""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from prism.ops.common.device import on_gpu
 from prism.ops.common.packing import Limits, on_device, read_bounds
+from prism.ops.common.precision import autocasts
 from prism.ops.fused import kernels_for
+
+
+class Norm(NamedTuple):
+    """A LayerNorm over the channels."""
+
+    weight: Float[Tensor, " D"]
+    bias: Float[Tensor, " D"]
+    eps: float
+
+    def __call__(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
+        """Of each token."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 def short_conv(
@@ -17,23 +32,32 @@ def short_conv(
     *,
     bias: Float[Tensor, " D"] | None = None,
     silu: bool = False,
+    norm: Norm | None = None,
     history: Float[Tensor, "N W-1 D"] | None = None,
     cu_seqlens: Limits | None = None,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W-1 D"]]:
     """The whole sequence at once; `weight[:, -1]` meets the current token. Returns the outputs and the next history.
 
-    With `silu`, SiLU of the outputs: in one compiled pass where there is one for the device.
+    With `silu`, SiLU of the outputs: in one compiled pass where there is one for the device. With `norm`, that
+    LayerNorm of them: on a GPU in the same pass.
     """
     bounds = read_bounds(cu_seqlens, x.shape[0], x.shape[1])
     N, past = x.shape[0] if bounds is None else len(bounds) - 1, weight.shape[1] - 1
     if history is None:
         history = x.new_zeros(N, past, x.shape[2])
-    compiled = kernels_for(x, weight, history) if silu and bias is None and x.numel() else None
+    weights = (weight,) if norm is None else (weight, norm.weight, norm.bias)
+    compiled = kernels_for(x, history, weights=weights) if silu and bias is None and x.numel() else None
+    recent = _recent(x, history, bounds)
+    if compiled is not None and norm is not None and on_gpu(x):
+        dtype = torch.float32 if autocasts(x.device.type) else x.dtype  # as PyTorch's norm gives it
+        return compiled.conv_silu(x, weight, history=history, bounds=bounds, norm=norm, dtype=dtype), recent
     if compiled is not None:
-        return compiled.conv_silu(x, weight, history=history, bounds=bounds), _recent(x, history, bounds)
+        y = compiled.conv_silu(x, weight, history=history, bounds=bounds)
+        return y if norm is None else norm(y), recent
     y = _convolve(torch.cat([history, x], 1), weight) if bounds is None else _packed(x, weight, history, bounds)
     y = y if bias is None else y + bias
-    return F.silu(y) if silu else y, _recent(x, history, bounds)
+    y = F.silu(y) if silu else y
+    return y if norm is None else norm(y), recent
 
 
 def _recent(x: Tensor, history: Tensor, bounds: tuple[int, ...] | None) -> Tensor:

@@ -23,8 +23,9 @@ from prism.ops.common.device import exact_dtype, on_gpu
 from prism.ops.common.precision import autocasts, own_precision
 from prism.ops.cpu.additions import add_entries, entry_gradients
 
-# Logits at once: about what a core's own cache holds.
-BLOCK_LOGITS = 1 << 19
+# Logits at once: about what a core's own cache holds; elsewhere enough to fill the device.
+BLOCK_LOGITS = {"cpu": 1 << 19}
+BLOCK_LOGITS_ELSEWHERE = 1 << 25
 # With fewer rows than this a product of all items is slower than tiles.
 BLOCK_ROWS = 64
 TILE_ROWS, TILE_ITEMS = 1024, 256
@@ -97,19 +98,20 @@ def softmax_loss(
     """
     if (added is None) != (weights is None):
         raise ValueError("added and weights go together: give both or neither")
-    rows, items = tile or (BLOCK_LOGITS // max(len(table), 1), len(table))
+    device = x.device.type
+    rows, items = tile or (BLOCK_LOGITS.get(device, BLOCK_LOGITS_ELSEWHERE) // max(len(table), 1), len(table))
     if added is not None:
         rows, items = max(rows, BLOCK_ROWS), len(table)
     elif tile is None and rows < BLOCK_ROWS:
         rows, items = TILE_ROWS, TILE_ITEMS
-    device = x.device.type
     fast = torch.get_autocast_dtype(device) if autocasts(device) else table.dtype
     trained = torch.is_grad_enabled()
     with own_precision(x):
-        if tile is None and added is None and on_gpu(x) and _has_kernels(x, table):
-            kernels = import_module("prism.ops.triton.softmax_loss")
-            return kernels.token_losses(x.to(table.dtype), table, bias, targets, fast).sum().to(x.dtype)  # type: ignore[no-any-return]
         strength = None if weights is None else weights.to(table.dtype)
+        if tile is None and on_gpu(x) and _has_kernels(x, table):
+            kernels = import_module("prism.ops.triton.softmax_loss")
+            found = kernels.token_losses(x.to(table.dtype), table, bias, targets, fast, added, strength)
+            return found.sum().to(x.dtype)  # type: ignore[no-any-return]
         return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, rows, items, fast, trained)
 
 
@@ -183,9 +185,8 @@ class _Added:
             self.sparse = tuple(part.numpy() for part in added[:4])
             self.dense = (added.bank.to(weights.dtype).numpy(), added.rows.numpy())
         else:
-            self.starts = added.starts.tolist()
-            counts = added.starts.diff()
-            self.tokens = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+            count = torch.arange(added.items.numel(), device=weights.device)
+            self.token = torch.searchsorted(added.starts, count, right=True) - 1
 
     def add(self, logits: Tensor, part: slice) -> None:
         """To the logits of a block of tokens."""
@@ -215,10 +216,14 @@ class _Added:
         return found
 
     def _entries(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(token within the block, item, kind, value) of each entry."""
-        here = slice(self.starts[part.start], self.starts[part.stop])
-        values = self.of.values[here].to(self.weights.dtype)
-        return self.tokens[here] - part.start, self.of.items[here].long(), self.of.kinds[here].long(), values
+        """(token within the block, item, kind, value) of each entry; those of other blocks have a value of 0.
+
+        How many are of this block only the device knows, and the host need not wait for it.
+        """
+        here = (self.token >= part.start) & (self.token < part.stop)
+        values = torch.where(here, self.of.values.to(self.weights.dtype), 0.0)
+        token = (self.token - part.start).remainder(part.stop - part.start)
+        return token, self.of.items.long(), self.of.kinds.long(), values
 
 
 def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, added: _Added | None) -> Parts:

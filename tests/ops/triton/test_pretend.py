@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from support.additions import draw_additions
 from support.recurrence import draw
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'prism-sequence[gpu]'")
 from prism.ops import delta_rule
+from prism.ops.conv import Norm
 from prism.ops.triton import fused
 from prism.ops.triton.pretend import pretend
 from prism.ops.triton.softmax_loss import token_losses
@@ -33,17 +35,28 @@ def test_the_parts_around_it_launch_theirs(target: str) -> None:
     x, w, history, weight, p = leaves
     with pretend(target) as launched:
         u = fused.conv_silu(x, w, history=history)
+        u = fused.conv_silu(u, w, history=history, norm=Norm(weight, weight, 1e-5))
         y = fused.gated_norm(fused.normalize(u), weight, fused.refine(u, p)[..., 0, :], 1e-6)
         loss = token_losses(
             y.flatten(0, 1), torch.zeros(70, 32).bfloat16(), None, torch.zeros(18).long(), torch.bfloat16
         )
         torch.autograd.grad(loss.sum(), leaves)
-    forwards = ["conv_forward", "unit_forward", "refine_forward", "gated_norm_forward", "loss_forward"]
-    assert launched[:5] == forwards
-    assert set(launched[5:]) == {
+    forwards = ["conv_forward", "conv_norm_forward", "unit_forward", "refine_forward", "gated_norm_forward"]
+    assert launched[:6] == [*forwards, "loss_forward"]
+    assert set(launched[6:]) == {
         "tokens_backward", "items_backward", "gated_norm_backward", "unit_backward", "refine_backward",
-        "conv_backward", "conv_history_backward",
+        "norm_sums", "conv_backward", "conv_history_backward",
     }  # fmt: skip
+
+
+def test_the_loss_with_features_added_launches_the_same_kernels() -> None:
+    added, _ = draw_additions(40, 70, 2, 1)
+    x, table, weights = (torch.randn(*shape).requires_grad_() for shape in ((40, 32), (70, 32), (40, 3)))
+    with pretend("sm_90") as launched:
+        loss = token_losses(x, table, None, torch.zeros(40).long(), torch.bfloat16, added, weights)
+        found = torch.autograd.grad(loss.sum(), (x, table, weights))
+    assert launched == ["loss_forward", "tokens_backward", "items_backward"]
+    assert [grad.shape for grad in found] == [x.shape, table.shape, weights.shape]
 
 
 def test_a_program_that_wants_too_much_shared_memory_is_refused_as_a_gpu_would(monkeypatch: pytest.MonkeyPatch) -> None:

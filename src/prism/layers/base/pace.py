@@ -5,7 +5,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prism.errors import InputError
 from prism.layers.base.parts import ShortConv
@@ -74,9 +74,11 @@ class Sequences(NamedTuple):
         """How many sequences there are."""
         return x.shape[0] if self.packing is None else len(self.packing)
 
-    def conv(self, conv: ShortConv, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A short convolution, and its history after the last tokens."""
-        return conv(x, history, self.packing)  # type: ignore[no-any-return]
+    def conv(
+        self, conv: ShortConv, x: Tensor, history: Tensor | None, norm: nn.LayerNorm | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A short convolution, behind a norm if given, and its history after the last tokens."""
+        return conv(x, history, self.packing, norm)  # type: ignore[no-any-return]
 
     def run(self, write: Write | GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence, and its state after the last tokens."""
@@ -97,10 +99,12 @@ class Segments(NamedTuple):
         """How many sequences, or parts of sequences, lie here."""
         return x.shape[0] if self.segment.packing is None else len(self.segment.packing)
 
-    def conv(self, conv: ShortConv, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+    def conv(
+        self, conv: ShortConv, x: Tensor, history: Tensor | None, norm: nn.LayerNorm | None = None
+    ) -> tuple[Tensor, Tensor]:
         """A short convolution whose history is with the processes before."""
-        history = history_across(x, conv.weight.shape[1] - 1, self.segment)
-        return conv(x, history, self.segment.packing)  # type: ignore[no-any-return]
+        history = history_across(x, conv.state_shape()[0], self.segment)
+        return conv(x, history, self.segment.packing, norm)  # type: ignore[no-any-return]
 
     def run(self, write: Write | GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The recurrence from the state that the processes before leave."""
@@ -117,9 +121,11 @@ class Segments(NamedTuple):
 class OneToken(NamedTuple):
     """One token of every sequence: [N, …]."""
 
-    def conv(self, conv: ShortConv, x: Tensor, history: Tensor | None) -> tuple[Tensor, Tensor]:
+    def conv(
+        self, conv: ShortConv, x: Tensor, history: Tensor | None, norm: nn.LayerNorm | None = None
+    ) -> tuple[Tensor, Tensor]:
         """One step of a short convolution."""
-        return conv.step(x, history)
+        return conv.step(x, history, norm)
 
     def run(self, write: Write | GatedWrite, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """One step of the recurrence."""

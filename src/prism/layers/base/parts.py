@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from prism.ops.common.checks import compute_dtype
 from prism.ops.common.device import on_gpu
 from prism.ops.common.packing import Limits
-from prism.ops.conv import short_conv, short_conv_step
+from prism.ops.conv import Norm, short_conv, short_conv_step
 from prism.ops.fused import kernels_for
 
 ConvStart = Literal["identity", "random"]
@@ -36,16 +36,19 @@ class ShortConv(nn.Module):
         x: Float[Tensor, "B T D"],
         history: Float[Tensor, "N W D"] | None,
         cu_seqlens: Limits | None,
+        norm: nn.LayerNorm | None = None,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "N W D"]]:
-        """The whole sequence, and the history after it."""
-        return short_conv(x, self.taps, bias=self.bias, silu=True, history=history, cu_seqlens=cu_seqlens)
+        """The whole sequence, behind `norm` if given, and the history after it."""
+        more = {"history": history, "cu_seqlens": cu_seqlens, "norm": norm and Norm(norm.weight, norm.bias, norm.eps)}
+        return short_conv(x, self.taps, bias=self.bias, silu=True, **more)  # type: ignore[arg-type]
 
     def step(
-        self, x: Float[Tensor, "N D"], history: Float[Tensor, "N W D"] | None
+        self, x: Float[Tensor, "N D"], history: Float[Tensor, "N W D"] | None, norm: nn.LayerNorm | None = None
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N W D"]]:
-        """One token, and the history after it."""
+        """One token, behind `norm` if given, and the history after it."""
         y, history = short_conv_step(x, self.taps, history=history)
-        return F.silu(y if self.bias is None else y + self.bias), history
+        y = F.silu(y if self.bias is None else y + self.bias)
+        return y if norm is None else norm(y), history
 
     def state_shape(self) -> tuple[int, int]:
         """The inputs that the next token will want, of the width."""
@@ -64,7 +67,7 @@ class GatedRead(nn.Module):
     ) -> Float[Tensor, "*tokens H*V"]:
         """One vector per token, heads side by side."""
         if gate is not None and on_gpu(o):  # on the CPU the norm and the gate are PyTorch's, which are not slow there
-            compiled = kernels_for(o, self.norm.weight, gate)
+            compiled = kernels_for(o, gate, weights=(self.norm.weight,))
             if compiled is not None:
                 return compiled.gated_norm(o, self.norm.weight, gate.view_as(o), 1e-6).flatten(-2)  # type: ignore[no-any-return]
         o = self.norm(o).flatten(-2)

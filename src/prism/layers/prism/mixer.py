@@ -58,8 +58,9 @@ class Prism(Memory):
     def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
         """Anchor, project, refine."""
         *history, S = self.opened(state)
-        u, *after = (x,) if self.conv is None else pace.conv(self.conv, x, history[0])
-        write, gate = self.write(self.norm(u), project)
+        norm = self.norm if isinstance(self.norm, nn.LayerNorm) else None
+        u, *after = (self.norm(x),) if self.conv is None else pace.conv(self.conv, x, history[0], norm)
+        write, gate = self.write(u, project)
         return Recall(write, gate, S, tuple(after))
 
     def write(

@@ -80,8 +80,7 @@ class Solver(nn.Module):
         """u, then the history of its window where it has one."""
         if self.conv is None:
             return (self.norm(x),)
-        u, history = pace.conv(self.conv, x, seen[0])
-        return self.norm(u), history
+        return pace.conv(self.conv, x, seen[0], self.norm)
 
     def forward(self, base: Write, u: Float[Tensor, "*tokens D"]) -> Write:
         """The base's write, and L more terms."""

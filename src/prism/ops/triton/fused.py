@@ -8,12 +8,14 @@ from torch import Tensor
 
 from prism.ops.common.autograd import once
 from prism.ops.common.packing import Bounds, on_device
+from prism.ops.conv import Norm
 from prism.ops.triton.around import conv, rows
 from prism.ops.triton.device import check_device
 
 # Numbers of a tile: what a program holds at once in registers, several times over.
 TILE = 2048
 CONV_TOKENS, CONV_CHANNELS = 16, 64
+CONV_STEPS = 4  # blocks of tokens of one program's share in the gradient of the weights
 
 
 def refine(r: Tensor, p: Tensor) -> Tensor:
@@ -34,8 +36,19 @@ def gated_norm(o: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
     return _GatedNorm.apply(o, weight, gate, eps)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def conv_silu(x: Tensor, weight: Tensor, *, history: Tensor, bounds: Bounds | None = None) -> Tensor:
-    """SiLU(Σ_j w_{W−1−j} x_{t−j}) for x [B, T, D], weight [D, W] and history [N, W−1, D]."""
+def conv_silu(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    history: Tensor,
+    bounds: Bounds | None = None,
+    norm: Norm | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """SiLU(Σ_j w_{W−1−j} x_{t−j}) for x [B, T, D], weight [D, W] and history [N, W−1, D]; with `norm`, its LayerNorm.
+
+    In x's dtype, or in the one asked for.
+    """
     check_device(x)
     B, T, _ = x.shape
     if bounds is None:
@@ -44,7 +57,8 @@ def conv_silu(x: Tensor, weight: Tensor, *, history: Tensor, bounds: Bounds | No
     else:
         limits = on_device(bounds, x.device)
         owner = torch.searchsorted(limits[1:], torch.arange(T, device=x.device), right=True)
-    return _Conv.apply(x, weight, history, owner, limits)  # type: ignore[no-any-return, no-untyped-call]
+    gamma, beta, eps = (None, None, 0.0) if norm is None else norm
+    return _Conv.apply(x, weight, gamma, beta, history, owner, limits, eps, dtype or x.dtype)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _sizes(x: Tensor) -> tuple[int, int, dict[str, int]]:
@@ -130,27 +144,55 @@ class _GatedNorm(torch.autograd.Function):
 
 class _Conv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, history: Tensor, owner: Tensor, limits: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        gamma: Tensor | None,
+        beta: Tensor | None,
+        history: Tensor,
+        owner: Tensor,
+        limits: Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
         x, w, history = x.contiguous(), w.contiguous(), history.contiguous()
-        ctx.save_for_backward(x, w, history, owner, limits)
-        u, (D, W) = torch.empty_like(x), w.shape
-        T = owner.numel()
-        grid = (triton.cdiv(T, CONV_TOKENS), triton.cdiv(D, CONV_CHANNELS))
+        u, (D, W), T = torch.empty_like(x, dtype=dtype), w.shape, owner.numel()
+        blocks = triton.cdiv(T, CONV_TOKENS)
         sizes = {"D": D, "W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
-        conv.conv_forward[grid](x, w, history, owner, limits, u, T, **sizes)
+        place = (history, owner, limits, u)
+        moments = None
+        if gamma is None:
+            conv.conv_forward[(blocks, triton.cdiv(D, CONV_CHANNELS))](x, w, *place, T, **sizes)
+        else:
+            moments = torch.empty(2, T, dtype=torch.float32, device=x.device)
+            conv.conv_norm_forward[(blocks,)](x, w, gamma, beta, *place, moments, eps, T, **sizes)
+        ctx.save_for_backward(x, w, gamma, history, owner, limits, moments)
         return u
 
     @staticmethod
     @once
-    def backward(ctx: Any, du: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        x, w, history, owner, limits = ctx.saved_tensors
+    def backward(ctx: Any, du: Tensor) -> tuple[Any, ...]:
+        x, w, gamma, history, owner, limits, moments = ctx.saved_tensors
         (D, W), T, du = w.shape, owner.numel(), du.contiguous()
-        dx, dhistory = torch.empty_like(x), torch.empty_like(history)
-        blocks, parts = triton.cdiv(T, CONV_TOKENS), triton.cdiv(D, CONV_CHANNELS)
-        shares = torch.empty(blocks, W, D, dtype=torch.float32, device=x.device)
+        dx, dhistory, norm = torch.empty_like(x), torch.empty_like(history), gamma is not None
         sizes = {"D": D, "W": W, "BT": CONV_TOKENS, "BD": CONV_CHANNELS}
-        conv.conv_backward[(blocks, parts)](x, w, history, owner, limits, du, dx, shares, T, **sizes)
+        sums = torch.empty_like(moments) if norm else None
+        if norm:
+            conv.norm_sums[(triton.cdiv(T, CONV_TOKENS),)](
+                x, w, gamma, history, owner, limits, moments, du, sums, T, **sizes
+            )
+        blocks, parts = triton.cdiv(T, CONV_TOKENS * CONV_STEPS), triton.cdiv(D, CONV_CHANNELS)
+        shares = torch.empty(blocks, W + 2 * norm, D, dtype=torch.float32, device=x.device)
+        more = {"BW": triton.next_power_of_2(W + 2 * norm), "STEPS": CONV_STEPS, "NORM": norm}
+        conv.conv_backward[(blocks, parts)](
+            x, w, gamma, history, owner, limits, moments, sums, du, dx, shares, T, **sizes, **more
+        )
         if history.numel():
-            more = {"D": D, "W": W, "BW": triton.next_power_of_2(W - 1), "BD": CONV_CHANNELS}
-            conv.conv_history_backward[(history.shape[0], parts)](x, w, history, limits, du, dhistory, **more)
-        return dx, shares.sum(0).flip(0).mT.to(w.dtype), dhistory, None, None
+            few = {"D": D, "W": W, "BH": triton.next_power_of_2(W - 1), "BD": CONV_CHANNELS, "NORM": norm}
+            conv.conv_history_backward[(history.shape[0], parts)](
+                x, w, gamma, history, limits, moments, sums, du, dhistory, T, **few
+            )
+        dw, *affine = shares.sum(0).split([W, 1, 1] if norm else [W])
+        dgamma, dbeta = (y[0].to(gamma.dtype) for y in affine) if norm else (None, None)
+        return dx, dw.flip(0).mT.to(w.dtype), dgamma, dbeta, dhistory, None, None, None, None

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from support.additions import draw_additions
 from support.recurrence import error_ratio
 from torch import Tensor
 
-from prism.ops.conv import short_conv
+from prism.ops.conv import Norm, short_conv
 from prism.ops.softmax_loss import softmax_loss
 from prism.ops.solver import refine_reference
 
@@ -72,6 +73,38 @@ def test_packed_convolutions_do_not_see_each_other() -> None:
     assert_near(ours, lambda x, w, h: F.silu(short_conv(x, w, history=h, cu_seqlens=cu_seqlens)[0]), x, weight, history)
 
 
+@pytest.mark.parametrize(("D", "W", "bounds"), [(67, 5, None), (130, 1, None), (5, 3, (0, 0, 2, 3, 37))])
+def test_the_convolution_with_its_norm_equals_its_definition(D: int, W: int, bounds: tuple[int, ...] | None) -> None:
+    """Of one block of channels and of three; also where the mean is far from 0."""
+    B, N = (2, 2) if bounds is None else (1, 4)
+    x, weight, history = 5 + torch.randn(B, 37, D), torch.randn(D, W), torch.randn(N, W - 1, D)
+    gamma, beta = torch.randn(D), torch.randn(D)
+    limits = None if bounds is None else torch.tensor(bounds)
+
+    def ours(x: Tensor, w: Tensor, h: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return fused.conv_silu(x, w, history=h, bounds=bounds, norm=Norm(gamma, beta, 1e-5))
+
+    def definition(x: Tensor, w: Tensor, h: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        u = F.silu(short_conv(x, w, history=h, cu_seqlens=limits)[0])
+        return F.layer_norm(u, (D,), gamma, beta, 1e-5) + 0 * h.sum()
+
+    assert_near(ours, definition, x, weight, history, gamma, beta)
+
+
+def test_the_norm_behind_a_convolution_keeps_its_dtype_and_wider_weights() -> None:
+    x, weight, history = torch.randn(1, 9, 20).bfloat16(), torch.randn(20, 3), torch.randn(1, 2, 20).bfloat16()
+    gamma, beta = torch.randn(20), torch.randn(20)
+
+    def ours(x: Tensor, w: Tensor, h: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return fused.conv_silu(x, w, history=h, norm=Norm(gamma, beta, 1e-5), dtype=torch.float32)
+
+    def definition(x: Tensor, w: Tensor, h: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return F.layer_norm(F.silu(short_conv(x, w, history=h)[0]), (20,), gamma, beta, 1e-5)
+
+    assert ours(x, weight, history, gamma, beta).dtype == torch.float32
+    assert_near(ours, definition, x, weight, history, gamma, beta, tolerance=1e-2)
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_blocked_loss_equals_its_definition(biased: bool) -> None:
     x, table, bias, targets = torch.randn(70, 20), torch.randn(130, 20), torch.randn(130), torch.randint(130, (70,))
@@ -86,16 +119,34 @@ def test_the_blocked_loss_equals_its_definition(biased: bool) -> None:
     assert_near(ours, definition, *given)
 
 
+@pytest.mark.parametrize(("N", "items", "K", "F"), [(70, 130, 3, 2), (9, 5, 2, 0)])
+def test_the_blocked_loss_with_features_added_equals_its_definition(N: int, items: int, K: int, F: int) -> None:
+    x, table, bias, weights = torch.randn(N, 6), torch.randn(items, 6), torch.randn(items), torch.randn(N, K + F)
+    added, features = draw_additions(N, items, K, F)
+    targets = torch.randint(items, (N,))
+    targets[:3] = added.items[:3]  # of the first token's entries, one that is the target
+
+    def ours(x: Tensor, table: Tensor, bias: Tensor, weights: Tensor) -> Tensor:
+        return losses.token_losses(x, table, bias, targets, torch.float32, added, weights)
+
+    def definition(x: Tensor, table: Tensor, bias: Tensor, weights: Tensor) -> Tensor:
+        scores = x @ table.T + bias + (weights[..., None] * features).sum(1)
+        return torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+
+    assert_near(ours, definition, x, table, bias, weights)
+
+
 def test_the_sum_of_losses_is_that_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from prism.ops import softmax_loss as module
     from prism.ops.common import device
 
     x, table, targets = torch.randn(9, 6), torch.randn(11, 6), torch.randint(11, (9,))
-    want = softmax_loss(x, table, targets)
+    experts = {"added": draw_additions(9, 11, 2, 1)[0], "weights": torch.randn(9, 3)}
+    want = [softmax_loss(x, table, targets, **more) for more in ({}, experts)]
     monkeypatch.setattr(device, "GPUS", {"cpu"})
     monkeypatch.setattr(module, "_whole", None)  # the CPU's form
-    got = softmax_loss(x, table, targets)
-    torch.testing.assert_close(got, want)
+    for more, wanted in zip(({}, experts), want, strict=True):
+        torch.testing.assert_close(softmax_loss(x, table, targets, **more), wanted)
 
 
 def test_huge_scores_neither_overflow_nor_lose_the_target() -> None:

@@ -10,20 +10,30 @@ from prism.ops.triton.compiling import kernel
 
 
 @kernel
-def load_rows(pointer, first, M, width: tl.constexpr, stride: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr):
-    """[BM, BV] in float32; row m begins m · stride places on."""
+def places(first, M, width: tl.constexpr, stride: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr):
+    """Where rows first, …, first + BM − 1 of `width` numbers lie, and which of them are there."""
     m, i = first + tl.arange(0, BM), tl.arange(0, BV)
-    mask = (m < M)[:, None] & (i < width)[None, :]
-    return tl.load(pointer + m.to(tl.int64)[:, None] * stride + i[None, :], mask=mask, other=0.0).to(tl.float32)
+    return m.to(tl.int64)[:, None] * stride + i[None, :], (m < M)[:, None] & (i < width)[None, :]
+
+
+@kernel
+def load_block(pointer, first, M, width: tl.constexpr, stride: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr):
+    """[BM, BV]; row m begins m · stride places on."""
+    at, mask = places(first, M, width, stride, BM, BV)
+    return tl.load(pointer + at, mask=mask, other=0.0)
+
+
+@kernel
+def load_rows(pointer, first, M, width: tl.constexpr, stride: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr):
+    """The same in float32."""
+    return load_block(pointer, first, M, width, stride, BM, BV).to(tl.float32)
 
 
 @kernel
 def store_rows(pointer, value, first, M, width: tl.constexpr, stride: tl.constexpr, BM: tl.constexpr, BV: tl.constexpr):
     """The inverse of `load_rows`."""
-    m, i = first + tl.arange(0, BM), tl.arange(0, BV)
-    mask = (m < M)[:, None] & (i < width)[None, :]
-    place = pointer + m.to(tl.int64)[:, None] * stride + i[None, :]
-    tl.store(place, value.to(pointer.dtype.element_ty), mask=mask)
+    at, mask = places(first, M, width, stride, BM, BV)
+    tl.store(pointer + at, value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @kernel
