@@ -147,38 +147,48 @@ class Loop:
 
     def _update(self, batches: Sequence[Any]) -> int:
         """One step of the optimiser, on `accumulate` batches for each process; gives its tokens."""
-        config, at, world = self.config, self.at, self.accelerator.num_processes
+        config, at = self.config, self.at
         _seed(config.seed, self.accelerator.process_index, at.step)
-        self.optimiser.zero_grad(set_to_none=True)
-        readers = self.readers
+        readers, device = self.readers, self.accelerator.device
         group = range(at.batch, min(at.batch + config.accumulate * readers, len(batches)))
-        rounds = -(-len(group) // readers)
-        total = torch.zeros(2, dtype=exact_dtype(self.accelerator.device), device=self.accelerator.device)
-        for n in range(rounds):
-            mine = group.start + n * readers + self.reader
-            silent = mine >= group.stop  # every process has to take part in the last exchange
-            batch = send_to_device(batches[group.start if silent else mine], self.accelerator.device)
-            last = n == rounds - 1
-            with nullcontext() if last else self._no_exchange():
-                total += self._backward(batch, 0.0 if silent else 1.0)
-        loss, count = self.accelerator.reduce(total, "sum").tolist()  # type: ignore[union-attr]
-        if not isfinite(loss):
-            self._refuse(f"the loss is {loss}", batches, group)
-        # gradients are those of sums, and averaged over processes
-        norm = self._scale_gradients(world / count, 1 / count)
-        if not isfinite(norm):
-            self._refuse(f"the gradient's length is {norm}", batches, group)
+        given = []
+        for n in range(group.start, group.stop, readers):
+            silent = n + self.reader >= group.stop  # every process has to take part in the last exchange
+            batch = batches[group.start if silent else n + self.reader]
+            given.append((send_to_device(batch, device), 0.0 if silent else 1.0))
         middle = (group.start + group.stop) / 2  # neither the first nor the last step should have a rate of 0
         for settings in self.optimiser.param_groups:
             settings["lr"] = config.rate((at.epoch + middle / len(batches)) / config.epochs)
-        self.optimiser.step()
+        loss, count, norm = self.compute(given).tolist()  # the one place where a step waits for its device
+        if not isfinite(loss):
+            self._refuse(f"the loss is {loss}", batches, group)
+        if not isfinite(norm):
+            self._refuse(f"the gradient's length is {norm}", batches, group)
         self.at = at.stepped(len(group), loss, int(count))
         return int(count)
+
+    def compute(self, given: Sequence[tuple[Any, float]]) -> Tensor:
+        """One step on batches that are on the device, each with its weight; the host does not wait for any of it.
+
+        Gives the sum of the loss, the count of tokens and the gradient's length; where one of them is not finite, the
+        weights stay as they are.
+        """
+        world, device = self.accelerator.num_processes, self.accelerator.device
+        self.optimiser.zero_grad(set_to_none=True)
+        total = torch.zeros(2, dtype=exact_dtype(device), device=device)
+        for n, (batch, weight) in enumerate(given):
+            with nullcontext() if n == len(given) - 1 else self._no_exchange():
+                total += self._backward(batch, weight)
+        total = cast(Tensor, self.accelerator.reduce(total, "sum"))
+        # gradients are those of sums, and averaged over processes
+        norm = self._scale_gradients(world / total[1], 1 / total[1])
+        self.optimiser.step_if(torch.isfinite(total[0] + norm))
+        return torch.cat([total, norm.to(total.dtype)[None]])
 
     def _no_exchange(self) -> AbstractContextManager[None]:
         return no_exchange(self.model) if self.fsdp else self.accelerator.no_sync(self.model)
 
-    def _scale_gradients(self, scale: float, shard_scale: float) -> float:
+    def _scale_gradients(self, scale: Tensor, shard_scale: Tensor) -> Tensor:
         """Gradients of the mean loss, shortened; what only this process has is a sum over processes already."""
         named = dict(self.bare.named_parameters())
         own = [named.pop(name) for name in self.shards]
@@ -191,11 +201,9 @@ class Loop:
             add_up=self._sum,
         )
 
-    def _sum(self, value: float) -> float:
+    def _sum(self, value: Tensor) -> Tensor:
         """Over all processes."""
-        device = self.accelerator.device
-        total = self.accelerator.reduce(torch.tensor(value, dtype=exact_dtype(device), device=device), "sum")
-        return float(total)  # type: ignore[arg-type]
+        return cast(Tensor, self.accelerator.reduce(value, "sum"))
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
@@ -203,7 +211,7 @@ class Loop:
             loss, count = self.task.loss(self.model, batch)
         (loss * weight if weight != 1 else loss).backward()
         exact = exact_dtype(loss.device)
-        return torch.stack([loss.detach().to(exact) * weight, loss.new_tensor(count * weight, dtype=exact)])
+        return torch.stack([loss.detach().to(exact) * weight, loss.new_full((), count * weight, dtype=exact)])
 
     def _precision(self) -> torch.autocast:
         fast = self.config.precision == "bfloat16"

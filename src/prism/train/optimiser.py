@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from prism.errors import InputError
+from prism.ops.common.device import exact_dtype
 from prism.train.config import TrainConfig
 from prism.train.fsdp import divided_as, whole
 from prism.train.rows import RowAdamW
@@ -35,14 +37,16 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> RowAdamW:
 
 def scale_gradients(
     weights: Iterable[nn.Parameter],
-    scale: float,
+    scale: float | Tensor,
     longest: float,
     *,
     shards: Iterable[nn.Parameter] = (),
-    shard_scale: float = 1.0,
-    add_up: Callable[[float], float] = lambda x: x,
-) -> float:
+    shard_scale: float | Tensor = 1.0,
+    add_up: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
     """Multiplies gradients by `scale`, shortens them to `longest` if longer, and returns their length before that.
+
+    All of it on the device: the host need not wait.
 
     Those of `shards`, rows that this process alone has, are multiplied by `shard_scale`; `add_up` sums the squares of
     their lengths over processes.
@@ -51,14 +55,21 @@ def scale_gradients(
     sharded = list(shards)
     own = [_values(w) for w in sharded if w.grad is not None]
     length = torch.nn.utils.get_total_norm(gradients)
-    norm = scale * float(whole({"": length})[""])
+    norm = scale * whole({"": length})[""].to(exact_dtype(length.device))
     if sharded:
-        norm = (norm**2 + add_up((shard_scale * float(torch.nn.utils.get_total_norm(own))) ** 2)) ** 0.5
-    short = longest / norm if norm > longest else 1.0
-    torch._foreach_mul_(gradients, scale * short)
-    if own:
-        torch._foreach_mul_(own, shard_scale * short)
+        lengths = torch.nn.utils.get_total_norm(own).to(norm)
+        norm = (norm**2 + add_up((shard_scale * lengths) ** 2)).sqrt()
+    short = (longest / norm).clamp_max(1.0)
+    _multiply(gradients, scale * short)
+    _multiply(own, shard_scale * short)
     return norm
+
+
+def _multiply(tensors: list[Tensor], factor: Tensor) -> None:
+    """In place; of a divided tensor, the part that is here."""
+    here = [x.to_local() if isinstance(x, DTensor) else x for x in tensors]
+    if here:
+        torch._foreach_mul_(here, factor.to(here[0].dtype))
 
 
 def _values(weight: nn.Parameter) -> Tensor:

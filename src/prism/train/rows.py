@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 class RowAdamW(torch.optim.AdamW):
@@ -28,6 +29,20 @@ class RowAdamW(torch.optim.AdamW):
         for weight, grad in aside:
             weight.grad = grad
         return found
+
+    def step_if(self, finite: Tensor) -> None:
+        """One update, or none where `finite` is false: on the device, where PyTorch's fused form can decide there."""
+        grads = [weight.grad for group in self.param_groups for weight in group["params"]]
+        plain = not any(isinstance(grad, DTensor) or (grad is not None and grad.is_sparse) for grad in grads)
+        if not (plain and self.defaults["fused"]):
+            if finite:
+                self.step()
+            return
+        self.found_inf = (~finite).float()  # as a GradScaler says it
+        try:
+            self.step()
+        finally:
+            del self.found_inf
 
     def _step_rows(self, weight: nn.Parameter, group: dict[str, Any]) -> None:
         grad = weight.grad
