@@ -30,7 +30,9 @@ class Waits(TorchDispatchMode):
             self.found.append(name)
         result = func(*args, **kwargs)
         after = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        if len({x.is_meta for x in (*tensors, *after) if x.numel() and x.ndim}) > 1:
+        # a number on the host may go with tensors on the device, unless the device is to hold it
+        copies = name in ("_to_copy", "copy_")
+        if len({x.is_meta for x in (*tensors, *after) if x.numel() and (x.ndim or copies)}) > 1:
             self.found.append(f"{name}: a copy between host and device")
         return result
 

@@ -20,6 +20,7 @@ from prism.config import at_least
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.machine import peak_memory
+from prism.ops.common.packing import Packing
 from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
@@ -182,4 +183,4 @@ class _Steps(Sequence[Batch]):
         nothing = torch.zeros(count, dtype=torch.int64)
         windows = torch.zeros(case.windows, 2, dtype=torch.int64)
         events = Events(tokens, nothing, torch.zeros(count, 2, dtype=torch.int64))
-        return Batch(events, limits, targets, windows, None)
+        return Batch(events, limits, targets, windows, None, Packing(tuple(limits.tolist())))

@@ -49,8 +49,8 @@ class Learner(nn.Module):
 
 
 def _documents(tokens: Int[Tensor, "B T"], end: int) -> Int[Tensor, " limits"]:
-    """Where documents, or what a row holds of them, begin among all tokens, and the last one's end."""
-    starts = F.pad(tokens[:, 1:] == end, (1, 0), value=True)
+    """Where documents, or what a row holds of them, begin among all tokens, and the last one's end; on the host."""
+    starts = F.pad(tokens[:, 1:] == end, (1, 0), value=True).cpu()  # the model would ask for the numbers again
     return F.pad(starts.flatten().nonzero().flatten(), (0, 1), value=tokens.numel())
 
 

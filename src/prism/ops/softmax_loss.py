@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from prism.ops.common.backends import has_triton
 from prism.ops.common.device import exact_dtype, on_gpu
@@ -29,6 +30,7 @@ BLOCK_LOGITS_ELSEWHERE = 1 << 25
 # With fewer rows than this a product of all items is slower than tiles.
 BLOCK_ROWS = 64
 TILE_ROWS, TILE_ITEMS = 1024, 256
+_BANKS = WeakTensorKeyDictionary()  # of each bank, its copies by device
 
 
 class Additions(NamedTuple):
@@ -46,8 +48,11 @@ class Additions(NamedTuple):
     rows: Int[Tensor, "N F"]
 
     def to(self, device: torch.device) -> "Additions":
-        """The same on a device."""
-        return Additions(*(part.to(device) for part in self))
+        """The same on a device; the bank, which all batches have in common, is copied there once."""
+        kept = _BANKS.setdefault(self.bank, {})
+        if device not in kept:
+            kept[device] = self.bank.to(device)
+        return Additions(*(kept[device] if part is self.bank else part.to(device) for part in self))
 
 
 class Parts(NamedTuple):

@@ -213,9 +213,9 @@ class Loop:
         exact = exact_dtype(loss.device)
         return torch.stack([loss.detach().to(exact) * weight, loss.new_full((), count * weight, dtype=exact)])
 
-    def _precision(self) -> torch.autocast:
+    def _precision(self) -> AbstractContextManager[Any]:
         fast = self.config.precision == "bfloat16"
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=fast)
+        return torch.autocast(self.accelerator.device.type, torch.bfloat16) if fast else nullcontext()
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")

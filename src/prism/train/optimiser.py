@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prism.errors import InputError
-from prism.ops.common.device import exact_dtype
+from prism.ops.common.device import exact_dtype, on_gpu
 from prism.train.config import TrainConfig
 from prism.train.fsdp import divided_as, whole
 from prism.train.rows import RowAdamW
@@ -31,7 +31,8 @@ def make_optimiser(model: nn.Module, config: TrainConfig) -> RowAdamW:
         {"params": [w for name, w in weights if name in chosen], "weight_decay": config.weight_decay},
         {"params": [w for name, w in weights if name not in chosen], "weight_decay": 0.0},
     ]
-    fused = weights[0][1].device.type in ("cpu", "cuda")
+    first = weights[0][1]
+    fused = first.device.type == "cpu" or on_gpu(first)
     return RowAdamW(groups, lr=config.lr, betas=(0.9, config.beta2), fused=fused)
 
 

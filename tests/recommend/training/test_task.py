@@ -38,7 +38,7 @@ def model(items: int, mixer: str = "prism", query_time: bool = False) -> Recomme
 def same(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
-    return (a is None and b is None) or all(map(same, a, b))
+    return all(map(same, a, b)) if isinstance(a, tuple) else a == b
 
 
 def test_every_token_is_followed_by_its_target(log: Log) -> None:

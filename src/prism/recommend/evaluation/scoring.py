@@ -80,7 +80,7 @@ class ModelScorer:
             query_time=model.config.query_time,
             asked=asked[alone],
         )
-        x, _ = model.encode(packed.events.to(device), packed.cu_seqlens.to(device))
+        x, _ = model.encode(packed.events.to(device), packed.cu_seqlens)
         row = np.cumsum(alone) - alone  # the sequence of each query
         token = _last_tokens(at, packed.cu_seqlens.numpy(), row, queries.positions)
         return x[torch.from_numpy(token).to(device)]

@@ -195,7 +195,7 @@ class Session:
             packed.events.times[0] = int(asked[0])
         model.eval()
         device = model.embedding.weight.device
-        _, self._state = model.encode(packed.events.to(device), packed.cu_seqlens.to(device))
+        _, self._state = model.encode(packed.events.to(device), packed.cu_seqlens)
         since = int(self._times[-1] - self._times[-2]) if self._count > 1 else -1
         self._last = self._event(int(self._codes[-1]), since, int(asked[0]))
         self._codes, self._times = self._codes[:0], self._times[-1:]

@@ -19,6 +19,7 @@ from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
+from prism.ops.common.packing import Limits
 from prism.recommend.data.items import ItemValues
 from prism.recommend.model.experts import Experts, Floats, check_experts
 from prism.recommend.model.experts.user_state import UserState
@@ -123,7 +124,7 @@ class RecommenderModel(nn.Module):
     def forward(
         self,
         events: Events,
-        cu_seqlens: Int[Tensor, " limits"],
+        cu_seqlens: Limits,
         used: Int[Tensor, " U"] | None = None,
         contexts: Float[Tensor, "T C"] | None = None,
     ) -> Outputs:
@@ -139,7 +140,7 @@ class RecommenderModel(nn.Module):
         return Outputs(x, rows[:-1], bias, weights)
 
     def encode(
-        self, events: Events, cu_seqlens: Int[Tensor, " limits"], state: ModelState | None = None
+        self, events: Events, cu_seqlens: Limits, state: ModelState | None = None
     ) -> tuple[Float[Tensor, "T D"], ModelState]:
         """Packed sequences, each from its state: features after every token, and the states after the last."""
         if isinstance(self.embedding, ShardedTable):  # only the rows that are used can be had
@@ -192,7 +193,7 @@ class RecommenderModel(nn.Module):
         return weight if shared is None else weight + shared
 
     def _encode(
-        self, rows: Tensor, events: Events, cu_seqlens: Tensor, state: ModelState | None
+        self, rows: Tensor, events: Events, cu_seqlens: Limits, state: ModelState | None
     ) -> tuple[Tensor, ModelState]:
         x, state = self.backbone(self._embed(rows, events)[None], state, cu_seqlens, events.times[None])
         return self._project(x[0]), state

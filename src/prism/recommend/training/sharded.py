@@ -55,7 +55,7 @@ class ShardedTask(StreamTask):
         bare = cast(RecommenderModel, getattr(model, "module", model))
         tokens = batch.events.items
         small = compact(tokens, tokens, tokens[:0], bare.start)
-        x = model(batch.events._replace(items=small.tokens), batch.cu_seqlens, small.used).x
+        x = model(batch.events._replace(items=small.tokens), batch.packing, small.used).x
         table = cast(ShardedTable, bare.embedding)
         return sharded_softmax_loss(x, table.weight, targets, table.rows, bare.items), len(targets)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from prism.config import at_least, one_of
+from prism.ops.common.packing import Packing
 from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
@@ -70,6 +71,8 @@ class Batch(NamedTuple):
     """[windows, 2]: user and first event, to name the batch in an error."""
     seen: Seen | None
     """What the experts see and say of the targets; None: there are none."""
+    packing: Packing
+    """`cu_seqlens` as the host knows it: a model that is given this need not ask the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,7 @@ class RecommendationTask:
         if self.objective.loss == "sampled":
             return self._sampled_loss(model, batch), len(targets)
         contexts, added = (None, None) if batch.seen is None else batch.seen[:2]
-        x, table, bias, weights = model(batch.events, batch.cu_seqlens, None, contexts)
+        x, table, bias, weights = model(batch.events, batch.packing, None, contexts)
         return objective(self.objective, x, table, bias, targets, added, weights), len(targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -142,13 +145,13 @@ class RecommendationTask:
         limits, drawn, items = batch.cu_seqlens, self._draw(model, batch), self.split.train.n_items
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
-            x, table, bias, _ = model(batch.events._replace(items=small.tokens), limits, small.used)
+            x, table, bias, _ = model(batch.events._replace(items=small.tokens), batch.packing, small.used)
             among = Drawn(small.drawn, drawn.log_expected, limits)
             return -sampled_log_likelihood(x, table, small.targets, among, bias=bias).sum()
         contexts, added, names = batch.seen
         assert names is not None
         small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
-        x, table, bias, weights = model(batch.events._replace(items=small.tokens), limits, small.used, contexts)
+        x, table, bias, weights = model(batch.events._replace(items=small.tokens), batch.packing, small.used, contexts)
         extras = Extras(
             small.named,
             at_items(added, names.of_target[:, None], weights, batch.targets[:, None])[:, 0],
@@ -230,4 +233,4 @@ class Batches(Sequence[Batch]):
         seen = None if features is None else features.of(self.users[part], starts, ends)
         if seen is not None and self.task.objective.loss == "sampled":
             seen = seen._replace(named=named(seen.added, targets, train.n_items))
-        return Batch(packed.events, packed.cu_seqlens, targets, windows, seen)
+        return Batch(packed.events, packed.cu_seqlens, targets, windows, seen, Packing(tuple(limits.tolist())))
