@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prism.bench.kernels import BLOCK, CHUNK, delta_work, expanded_work, operand_bytes
+from prism.bench.kernels import ANCHOR_TOKENS, BLOCK, CHUNK, anchor_bytes, delta_work, expanded_work, operand_bytes
 from prism.cli import main
 
 
@@ -21,7 +21,13 @@ def test_the_forward_moves_little_more_than_operands_and_outputs_in_training_too
     assert delta_work(L, size, size, kept=True).bytes <= 1.3 * operand_bytes(L, size, size)
 
 
+def test_the_norm_in_the_convolutions_pass_spares_a_quarter_of_the_anchors_bytes() -> None:
+    assert sum(anchor_bytes(fused=True)) <= 0.75 * sum(anchor_bytes(fused=False))
+
+
 def test_the_counts_are_of_the_tiles_that_run() -> None:
+    fused = pytest.importorskip("prism.ops.triton.fused", reason="pip install 'prism-sequence[gpu]'")
+    assert fused.CONV_TOKENS * fused.CONV_STEPS == ANCHOR_TOKENS
     launch = pytest.importorskip("prism.ops.triton.delta.launch", reason="pip install 'prism-sequence[gpu]'")
     assert launch.CHUNK == CHUNK
     assert launch.tiles("forward_walk", 128, 128, torch.bfloat16).BV == BLOCK

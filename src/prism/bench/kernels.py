@@ -28,6 +28,7 @@ class Work:
 
 
 CHUNK, BLOCK = 16, 64  # rows of a chunk and values of a program (ops/triton/delta/launch.py)
+ANCHOR_TOKENS = 64  # of one share in the gradient of the convolution's weights (ops/triton/fused.py)
 
 
 def delta_work(L: int, K: int, V: int, *, kept: bool = False) -> Work:
@@ -74,6 +75,17 @@ def attention_work(T: int, K: int, V: int) -> Work:
     return Work(T * (K + V), 2 * (2 * K + 2 * V))
 
 
+def anchor_bytes(*, fused: bool, window: int = 5) -> tuple[float, float]:
+    """Bytes per token and channel, forward and backward, of SiLU(convolution) and LayerNorm: in one kernel, or in two.
+
+    In bfloat16; each operand counts once for each kernel that reads it. Fused, the backward reads the input and the
+    gradient twice: what all channels of a token share comes first.
+    """
+    forward, backward = (2, 5) if fused else (4, 6)
+    shares = 2 * 4 * (window + 2 * fused) / ANCHOR_TOKENS  # float32, written and read
+    return 2.0 * forward, 2.0 * backward + shares
+
+
 def kernels(
     *,
     target: Target | None = None,
@@ -110,6 +122,9 @@ def kernels(
     title = f"lower bounds, nothing measured: B = {batch}, T = {length:,}, H = {heads}, K = V = {head}"
     columns = ["bfloat16, forward", "flops per token·head", "bytes", *(f"{name}, at least" for name in DEVICES)]
     show(title, columns, cells)
+    anchor = {name: anchor_bytes(fused=fused) for name, fused in (("one pass", True), ("the norm apart", False))}
+    lines = [[name, f"{a:.1f}", f"{b:.1f}", f"{a + b:.1f}"] for name, (a, b) in anchor.items()]
+    show("the anchor, bytes per token and channel", ["SiLU(conv), LayerNorm", "forward", "backward", "both"], lines)
     if target is not None:
         _compiled(target, steps, head)
 

@@ -34,7 +34,9 @@ def test_an_erasure_for_each_direction_compiles_too() -> None:
         check(compile_delta(kernel, "sm_90", L=2, K=64, V=64, each=True), L=1)
 
 
-@pytest.mark.parametrize("kernel", ["conv_backward", "refine_backward", "gated_norm_backward", "tokens_backward"])
+@pytest.mark.parametrize(
+    "kernel", ["conv_backward, norm", "refine_backward", "gated_norm_backward", "tokens_backward, added"]
+)
 def test_the_largest_kernels_around_the_recurrence_keep_to_their_registers(kernel: str) -> None:
     check(compile_around(kernel, "sm_80"), L=1)
 
@@ -47,12 +49,12 @@ def test_every_kernel_around_the_recurrence_compiles_for_every_target(target: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("L", [1, 2, 4])
+@pytest.mark.parametrize(("L", "each"), [(1, False), (2, False), (4, False), (2, True)])
 @pytest.mark.parametrize("size", [64, 96, 128])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_kernel_compiles_for_every_target(target: str, kernel: str, size: int, L: int) -> None:
-    check(compile_delta(kernel, target, L=L, K=size, V=size, dtype=torch.bfloat16), L)
+def test_every_kernel_compiles_for_every_target(target: str, kernel: str, size: int, L: int, each: bool) -> None:
+    check(compile_delta(kernel, target, L=L, K=size, V=size, dtype=torch.bfloat16, each=each), L)
 
 
 @pytest.mark.slow

@@ -78,16 +78,8 @@ def launch_options(added: bool) -> dict[str, int]:
 
 class _TokenLosses(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        weights: Tensor | None,
-        targets: Tensor,
-        fast: torch.dtype,
-        tiled: Tiled | None,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        x, table, bias, weights, targets, fast, tiled = given
         x, table, targets = x.contiguous(), table.contiguous(), targets.contiguous()
         weights = None if weights is None else weights.contiguous()
         N = len(x)

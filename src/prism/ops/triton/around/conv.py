@@ -40,6 +40,15 @@ def activation(
 
 
 @kernel
+def own_tokens(owner, limits, block, T, BT: tl.constexpr):
+    """A block of tokens: each one's place, whether it is there, its sequence and where that begins."""
+    t = block.to(tl.int64) * BT + tl.arange(0, BT)
+    real = t < T
+    n = tl.load(owner + t, mask=real, other=0)
+    return t, real, n, tl.load(limits + n)
+
+
+@kernel
 def of_channels(pointer, i, D: tl.constexpr):
     """One number per channel, [1, BD]."""
     return tl.load(pointer + i, mask=i < D, other=0.0).to(tl.float32)[None, :]
@@ -70,10 +79,9 @@ def conv_forward(
     x, w, history, owner, limits, u, T, D: tl.constexpr, W: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr
 ):
     """SiLU of the convolution."""
-    t = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
-    i, real = tl.program_id(1) * BD + tl.arange(0, BD), t < T
-    n = tl.load(owner + t, mask=real, other=0)
-    a = activation(x, w, history, t, n, tl.load(limits + n), i, real, D, W, BT, BD)
+    t, real, n, start = own_tokens(owner, limits, tl.program_id(0), T, BT)
+    i = tl.program_id(1) * BD + tl.arange(0, BD)
+    a = activation(x, w, history, t, n, start, i, real, D, W, BT, BD)
     put(u, t, real, i, a * tl.sigmoid(a), D)
 
 
@@ -83,10 +91,7 @@ def conv_norm_forward(
     D: tl.constexpr, W: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm of the same: mean and variance grow by blocks of channels, each about its own mean."""
-    t = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
-    real = t < T
-    n = tl.load(owner + t, mask=real, other=0)
-    start = tl.load(limits + n)
+    t, real, n, start = own_tokens(owner, limits, tl.program_id(0), T, BT)
     mean, square = tl.zeros((BT,), tl.float32), tl.zeros((BT,), tl.float32)
     for first in range(0, D, BD):
         i = first + tl.arange(0, BD)
@@ -113,10 +118,7 @@ def norm_sums(
     D: tl.constexpr, W: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """What all channels of a token share in the gradient of the norm: ⟨dy γ⟩ and ⟨dy γ y⟩."""
-    t = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
-    real = t < T
-    n = tl.load(owner + t, mask=real, other=0)
-    start = tl.load(limits + n)
+    t, real, n, start = own_tokens(owner, limits, tl.program_id(0), T, BT)
     mean, scale = of_tokens(moments, t, real), of_tokens(moments + T, t, real)
     plain, along = tl.zeros((BT,), tl.float32), tl.zeros((BT,), tl.float32)
     for first in range(0, D, BD):
@@ -151,10 +153,8 @@ def conv_backward(
     i, row = tl.program_id(1) * BD + tl.arange(0, BD), tl.arange(0, BW)[:, None]
     total = tl.zeros((BW, BD), tl.float32)
     for step in range(0, STEPS):
-        t = (tl.program_id(0).to(tl.int64) * STEPS + step) * BT + tl.arange(0, BT)
-        real = t < T
-        n = tl.load(owner + t, mask=real, other=0)
-        start, stop = tl.load(limits + n), tl.load(limits + n + 1)
+        t, real, n, start = own_tokens(owner, limits, tl.program_id(0) * STEPS + step, T, BT)
+        stop = tl.load(limits + n + 1)
         found = tl.zeros((BT, BD), tl.float32)
         for j in range(0, W):  # not unrolled: what every tap loads would fill the registers
             later = real & (t + j < stop)

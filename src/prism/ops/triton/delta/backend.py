@@ -31,8 +31,8 @@ class _Kernels(torch.autograd.Function):
         *tokens, S0, scale, limits, trained = args
         tokens = [y.contiguous() for y in tokens]
         o, S, kept = run_forward(tokens, S0.contiguous(), limits, scale, trained)
-        ctx.save_for_backward(*tokens, kept, limits)
         ctx.scale = scale
+        ctx.save_for_backward(*tokens, kept, limits)
         return o, S
 
     @staticmethod

@@ -14,26 +14,8 @@ of the keys. As in `forward`, what is as long as a value or a key is held transp
 import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
-from prism.ops.triton.delta.parts import (
-    add_outer,
-    decays,
-    dot,
-    gamma,
-    gate,
-    half,
-    inside,
-    matrix,
-    product,
-    put,
-    put_gate,
-    put_half,
-    rows,
-    sequence,
-    sequence_of,
-    strict,
-    through_state,
-    tile,
-)  # fmt: skip
+from prism.ops.triton.delta.chunk import add_outer, decays, dot, gamma, inside, product, strict, through_state
+from prism.ops.triton.delta.places import gate, half, matrix, put, put_gate, put_half, rows, sequence, sequence_of, tile
 
 
 @kernel

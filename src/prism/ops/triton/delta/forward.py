@@ -15,26 +15,8 @@ S does, and S goes from one product to the next without leaving its registers. S
 import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
-from prism.ops.triton.delta.parts import (
-    add_outer,
-    decays,
-    dot,
-    gamma,
-    gate,
-    half,
-    inside,
-    inverse,
-    product,
-    put,
-    put_half,
-    put_matrix,
-    rows,
-    sequence,
-    sequence_of,
-    strict,
-    through_state,
-    tile,
-)  # fmt: skip
+from prism.ops.triton.delta.chunk import add_outer, decays, dot, gamma, inside, inverse, product, strict, through_state
+from prism.ops.triton.delta.places import gate, half, put, put_half, put_matrix, rows, sequence, sequence_of, tile
 
 
 @kernel

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prism.ops.delta.operands import Operands
 from prism.ops.triton.compiling import kernel
-from prism.ops.triton.delta.parts import matrix, put_matrix
+from prism.ops.triton.delta.places import matrix, put_matrix
 from prism.ops.triton.device import check_device
 
 BLOCK = 16  # values of a program
