@@ -1,4 +1,4 @@
-"""Run as a program, where no shape checker stops the tracer: a mixer compiled whole against itself, as one number."""
+"""Run as a program, where no shape checker stops the tracer: a model compiled whole against itself, as one number."""
 
 import sys
 
@@ -6,19 +6,20 @@ import torch
 from support.recurrence import error_ratio
 
 from prism.layers import MIXERS
+from prism.models.backbone import BackboneConfig
 
 
 def main(mixer: str) -> None:
-    """Prints the largest error ratio of outputs, state and gradient."""
+    """Prints the largest error ratio of outputs, state and gradients."""
     torch.manual_seed(0)
-    module = MIXERS[mixer].Config(heads=2).build(8).double()
+    module = BackboneConfig(dim=8, layers=2, mixer=MIXERS[mixer].Config(heads=2)).build().double()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 20, 8, dtype=torch.float64, requires_grad=True)
     found = []
     for run in (module, compiled):
         y, state = run(x)
-        (grad,) = torch.autograd.grad(y.square().sum() + state[-1].sum(), x)
-        found.append((y, state[-1], grad))
+        grads = torch.autograd.grad(y.square().sum() + state[0][-1].sum(), [x, *module.parameters()])
+        found.append((y, state[0][-1], *grads))
     print(max(error_ratio(got, want) for want, got in zip(*found, strict=True)))
 
 

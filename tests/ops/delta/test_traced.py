@@ -37,11 +37,11 @@ def test_the_operation_with_a_decay_per_channel_keeps_them_too(side: str, erases
 
 
 @pytest.mark.parametrize("mixer", ["prism", "gla", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_a_mixer_compiles_to_one_graph_with_the_same_gradients(mixer: str) -> None:
+def test_a_model_of_any_mixer_compiles_to_one_graph_with_the_same_gradients(mixer: str) -> None:
     words = [sys.executable, "-m", "support.compiled", mixer]
     done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert float(done.stdout) < 1e-12
+    assert float(done.stdout) < 1e-8  # the compiled forms have their own exponential
 
 
 class Step(torch.nn.Module):
