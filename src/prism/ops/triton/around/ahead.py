@@ -11,15 +11,30 @@ from prism.ops.triton.fused import CONV_CHANNELS, CONV_STEPS, CONV_TOKENS, TILE
 from prism.ops.triton.softmax_loss import ITEM_TOKENS, ITEMS, TOKENS, launch_options
 
 _ROWS: dict[str, Any] = {"L": 2, "V": 128, "BM": TILE // 128, "BV": 128}
-_CONV: dict[str, Any] = {"D": 1024, "W": 5, "BT": CONV_TOKENS, "BD": CONV_CHANNELS, "BH": 4, "BW": 8, "STEPS": CONV_STEPS}
+_CONV: dict[str, Any] = {
+    "D": 1024,
+    "W": 5,
+    "BT": CONV_TOKENS,
+    "BD": CONV_CHANNELS,
+    "BH": 4,
+    "BW": 8,
+    "STEPS": CONV_STEPS,
+}
 _NORMED = _CONV | {"NORM": True}
 _PLAIN = _CONV | {"NORM": False} | dict.fromkeys(("gamma", "moments", "sums"))
-_LOSS: dict[str, Any] = {"D": 128, "BI": ITEMS, "BD": 128, "BK": 16, "GRAIN": ITEM_TOKENS, "BIASED": True, "KIND": tl.bfloat16}
+_LOSS: dict[str, Any] = {
+    "D": 128,
+    "BI": ITEMS,
+    "BD": 128,
+    "BK": 16,
+    "GRAIN": ITEM_TOKENS,
+    "BIASED": True,
+    "KIND": tl.bfloat16,
+}
 _ADDED = _LOSS | {"BN": ITEM_TOKENS, "KF": 7, "F": 2, "ADDED": True}
 _OF_ADDED = ("weights", "entries", "values", "tiles", "bank", "rows", "E", "dweights")
 _ALONE = _LOSS | {"BN": TOKENS, "KF": 0, "F": 0, "ADDED": False} | dict.fromkeys(_OF_ADDED)
-_OVER_ROWS = ("refine_forward", "refine_backward", "unit_forward", "unit_backward")
-_OVER_ROWS += ("gated_norm_forward", "gated_norm_backward")
+_OVER_ROWS = [f"{part}_{way}" for part in ("refine", "unit", "gated_norm") for way in ("forward", "backward")]
 _IN_CONV = {"": _PLAIN, ", norm": _NORMED}
 _IN_LOSS = {"": _ALONE, ", added": _ADDED}
 KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {name: (getattr(rows, name), _ROWS) for name in _OVER_ROWS}
