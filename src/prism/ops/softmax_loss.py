@@ -127,7 +127,8 @@ def added_log_likelihoods(
     """log p(target) of each token where nothing but the additions makes the scores; without gradients."""
     items, features = added.bank.shape[1], _Added(added, weights)
     found = weights.new_empty(len(targets))
-    for part in _slices(len(targets), max(BLOCK_LOGITS // max(items, 1), BLOCK_ROWS)):
+    most = BLOCK_LOGITS.get(weights.device.type, BLOCK_LOGITS_ELSEWHERE)
+    for part in _slices(len(targets), max(most // max(items, 1), BLOCK_ROWS)):
         logits = weights.new_zeros(len(targets[part]), items)
         features.add(logits, part)
         found[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(1)
