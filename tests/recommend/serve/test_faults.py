@@ -152,3 +152,11 @@ def test_headers_without_end_are_cut(model: Path, tmp_path: Path) -> None:
             endless.sendall(b"x" * 50_000_000)
         endless.close()
         assert client.get("/health").status_code == 200
+
+
+def test_told_to_stop_the_service_closes_its_store_and_ends_well(model: Path, tmp_path: Path) -> None:
+    with running(model, tmp_path / "e.db") as client:
+        send(client, ("u", "3", "e", 10))
+        client.process.terminate()  # type: ignore[attr-defined]
+        assert client.process.wait(timeout=60) == 0  # type: ignore[attr-defined]
+    assert not (tmp_path / "e.db-wal").exists()

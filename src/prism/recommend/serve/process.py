@@ -1,6 +1,7 @@
 """One process of the service: the model is loaded and warm before the first request is let in."""
 
 import os
+import signal
 import socket
 import sys
 import webbrowser
@@ -31,6 +32,7 @@ def run(options: Options) -> None:
         raise InputError(
             f"{options.model} is not an exported model: `prism export RUN {options.model}` makes one of a run"
         )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn, when it is done, lets it go on to whom it found
     keys = Keys() if options.keys is None else read_keys(options.keys)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)  # a process per core (--shards); one user's step is too small to divide
