@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -127,8 +127,16 @@ def named_log_likelihood(
         exact = exact.masked_fill((extras.named < 0) | (named == targets[:, None]), -torch.inf)
         rest = x @ F.embedding(drawn.items, table).T + offsets[drawn.items] + extras.of_drawn
         rest = rest - torch.repeat_interleave(drawn.log_expected.to(table.dtype), drawn.limits.diff(), 0)
-        counted = torch.zeros(len(x), len(table), dtype=torch.bool, device=x.device)
-        counted.scatter_(1, named, extras.named >= 0)
-        counted.scatter_(1, targets[:, None], True)
-        rest = rest.masked_fill(counted[:, drawn.items], -torch.inf)
+        own = torch.cat([extras.named, targets[:, None]], 1)
+        rest = rest.masked_fill(_counted(own, drawn.items, len(table)), -torch.inf)
         return target - torch.cat([target[:, None], exact, rest], 1).logsumexp(1)
+
+
+def _counted(items: Int[Tensor, "N S"], drawn: Int[Tensor, " M"], count: int) -> Bool[Tensor, "N M"]:
+    """Which of the drawn items are among each token's own (-1: none), of a table of `count`."""
+    different, place = drawn.unique(return_inverse=True)
+    column = drawn.new_full((count + 1,), len(different))  # the last one, of no item, serves all that were not drawn
+    column[different] = torch.arange(len(different), device=drawn.device)
+    found = torch.zeros(len(items), len(different) + 1, dtype=torch.bool, device=drawn.device)
+    found.scatter_(1, column[items], True)  # -1 is the last
+    return found[:, place]

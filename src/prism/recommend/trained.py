@@ -129,14 +129,21 @@ class Trained:
         gates = self.model.gates
         if gates is None:
             return
-        self.experts = experts_of(
+        found = experts_of(
             self.split.train,
             novel=self.split.test.remove_seen,
             timed=self.model.config.query_time,
             repeats=gates.repeats.double().cpu().numpy() if known else None,
         )
-        gates.repeats.copy_(torch.from_numpy(self.experts.repeats))
-        gates.barred.fill_(self.experts.novel)
+        self.set_experts(found)
+
+    def set_experts(self, experts: Experts) -> None:
+        """Experts that are fitted; what the model's weights keep of them is put there."""
+        gates = self.model.gates
+        assert gates is not None
+        self.experts = experts
+        gates.repeats.copy_(torch.from_numpy(experts.repeats))
+        gates.barred.fill_(experts.novel)
 
     @classmethod
     def _starting(cls: type[Made], split: Split, config: FitConfig) -> Made:

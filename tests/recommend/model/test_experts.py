@@ -193,7 +193,7 @@ def test_what_the_experts_say_of_a_training_event_does_not_depend_on_its_users_e
 ) -> None:
     of = log()
     experts = fit_experts(of, novel=novel, timed=True)
-    features = TrainingFeatures(of, experts, folds=of.n_users)  # one user each
+    features = TrainingFeatures.of_log(of, experts, folds=of.n_users)  # one user each
     user, start = 3, 2
     first, last = of.offsets[user] + start, of.offsets[user + 1]
     seen = features.of(np.array([user]), np.array([first]), np.array([last]))
@@ -219,7 +219,7 @@ def test_what_the_experts_say_of_a_training_event_does_not_depend_on_its_users_e
 def test_the_only_user_of_a_log_is_told_nothing_by_the_tables() -> None:
     of = synthetic_log(20, 15, 400).where(np.arange(400) < 30)
     of = of.where(of.users == of.users[0])
-    seen = TrainingFeatures(of, fit_experts(of, novel=False, timed=True)).of(
+    seen = TrainingFeatures.of_log(of, fit_experts(of, novel=False, timed=True)).of(
         np.array([of.users[0]]), np.array([of.offsets[of.users[0]]]), np.array([of.offsets[of.users[0] + 1]])
     )
     assert set(seen.added.kinds.tolist()) <= {KINDS.index("own"), KINDS.index("repeat")}

@@ -4,15 +4,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch import Tensor
 
 from prism.errors import InputError
+from prism.recommend.answer.batch import BatchJob, write_partition
 from prism.recommend.config import PLAIN
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
+from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.model.experts import EXPERTS, fit_experts
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.negatives import counted, proposal
@@ -52,7 +56,7 @@ def same(a: Batch, b: Batch) -> bool:
 
 
 def _flat(batch: Batch) -> list[Tensor]:
-    return [*batch.events, batch.cu_seqlens, batch.targets, batch.windows]  # a prepared log has no experts
+    return [*batch.events, batch.cu_seqlens, batch.targets, batch.windows]  # without the experts
 
 
 @pytest.mark.parametrize("windows", ["all", "last"])
@@ -127,7 +131,28 @@ def test_a_streamed_run_stops_and_goes_on_loads_and_evaluates(prepared: Prepared
     assert not (tmp_path / "run" / "events.parquet").exists()
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sampled"])
+def test_a_prepared_log_has_its_experts_too(prepared: Prepared, tmp_path: Path, loss: str) -> None:
+    config = replace(CONFIG, experts=EXPERTS, projection=True)
+    config = replace(config, objective=replace(config.objective, loss=loss, negatives=16, shared=4))
+    made = fit_streamed(prepared, config, tmp_path / "run", progress=False, workers=1)
+    plain = fit_experts(made.split.train, novel=False, timed=False, repeats=made.experts.repeats)
+    assert len(made.split.log.user_ids) == prepared.manifest.users  # the sample is the whole log: it is small
+    for mine, theirs in zip(made.experts.arrays().values(), plain.arrays().values(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+    loaded = Recommender.load(tmp_path / "run", device="cpu")
+    assert loaded.evaluate(valid=True)["ndcg@10"] == made.evaluate(valid=True)["ndcg@10"]
+    alone = ModelScorer(made.model, made.context)
+    few = made.split.valid[:5]
+    assert not torch.allclose(torch.as_tensor(alone(made.log, few)), torch.as_tensor(made.scorer(made.log, few)))
+    job = BatchJob(run=tmp_path / "run", out=tmp_path / "out", parts=4, k=3)
+    rows = pl.concat(pl.read_parquet(job.path(write_partition(job, n).number)) for n in range(4))
+    everyone = made.recommend(users=made.log.user_ids.tolist(), k=3)
+    both = rows.sort("user", "rank"), everyone.sort("user", "rank")
+    assert both[0]["item"].to_list() == both[1]["item"].to_list()
+
+
 def test_what_needs_every_event_at_once_is_refused(prepared: Prepared) -> None:
-    for change in ({"experts": ("popular",)}, {"start": "cooccurrence"}, {"protocol": "leave-one-out"}):
+    for change in ({"start": "cooccurrence"}, {"protocol": "leave-one-out"}):
         with pytest.raises(InputError, match=next(iter(change))):
             fit_streamed(prepared, replace(CONFIG, **change), None, progress=False)

@@ -169,7 +169,8 @@ def _with_prepared(job: BatchJob, number: int) -> tuple[Recommender, Ints]:
     # hash mod P of a prepared log's partitions says hash mod any divisor of P
     log = joined([prepared.read(n) for n in range(number, len(prepared), job.parts)], prepared.manifest.name)
     nothing = no_queries(made.model.items, remove_seen=made.split.test.remove_seen)
-    mine = Recommender(made.model, replace(made.split, log=log, valid=nothing, test=nothing), made.config)
+    split = replace(made.split, log=log, valid=nothing, test=nothing)
+    mine = Recommender(made.model, split, made.config, made.experts)
     return mine, np.arange(log.n_users)
 
 

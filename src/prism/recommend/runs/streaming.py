@@ -1,6 +1,7 @@
 """`prism fit` on a prepared log: the model sees every partition, validation a sample of users, the run no events."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,14 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Split
 from prism.recommend.defaults import facts_of
+from prism.recommend.model.experts import Experts
+from prism.recommend.model.experts.repeats import fit_repeats
+from prism.recommend.model.experts.training import Folds
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs import storage
+from prism.recommend.runs.expert_files import keep_tables, read_tables
 from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
@@ -38,10 +44,10 @@ def fit_streamed(
 ) -> Recommender:
     """Trains on all partitions; run again with the same arguments, it goes on where it stopped.
 
-    What the rules choose, they choose from the whole log's counts and a sample of its users. There are no experts:
-    their tables would need every event at once. With `shard_items` the item table is divided between the processes.
+    What the rules choose, they choose from the whole log's counts and a sample of its users. With `shard_items` the
+    item table is divided between the processes, and there are no experts.
     """
-    config, place = _usable(config), pick_device(device)
+    config, place = _usable(config, shard_items), pick_device(device)
     split = sample(prepared, config.batching.valid_queries)
     about = prepared.manifest
     facts = replace(facts_of(split), events=about.trained, users=about.users, items=about.candidates)
@@ -54,7 +60,9 @@ def fit_streamed(
         made = Recommender(build_sharded(config, about.candidates, _processes(place)), split, config)
     else:
         made = Recommender._untrained(split, config)
-    task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask)
+    folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
+    task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask, folds)
+    fit_opening(made.model, task)
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
@@ -76,13 +84,36 @@ def _processes(place: torch.device) -> Any:
     return dist.new_group()
 
 
+def _fit_experts(
+    made: Recommender, prepared: Prepared, place: torch.device, say: Callable[[str], None]
+) -> Folds | None:
+    """What the experts know of all partitions, counted by the first process if need be; repeats from the sample."""
+    gates = made.model.gates
+    if gates is None:
+        return None
+    from accelerate import PartialState
+
+    with PartialState(cpu=place.type == "cpu").main_process_first():
+        keep_tables(prepared, say)
+    tables, folds = read_tables(prepared)
+    timed = made.model.config.query_time
+    made.set_experts(
+        Experts(tables=tables, repeats=fit_repeats(made.split.train, timed=timed), novel=False, timed=timed)
+    )
+    return folds
+
+
 def stream_task(
-    made: Recommender, prepared: Prepared, stream: StreamConfig, kind: type[StreamTask] = StreamTask
+    made: Recommender,
+    prepared: Prepared,
+    stream: StreamConfig,
+    kind: type[StreamTask] = StreamTask,
+    folds: Folds | None = None,
 ) -> StreamTask:
     """What training minimises and watches."""
     whole = made.task()
     given = {one.name: getattr(whole, one.name) for one in fields(whole)}
-    return kind(prepared=prepared, stream=stream, **given)
+    return kind(prepared=prepared, stream=stream, folds=folds, **given)
 
 
 def load_streamed(folder: Path, place: torch.device) -> Recommender:
@@ -90,6 +121,11 @@ def load_streamed(folder: Path, place: torch.device) -> Recommender:
     config, prepared = storage.read_config(folder), prepared_of(folder)
     made = Recommender._untrained(sample(prepared, config.batching.valid_queries), config)
     load_best(made.model, folder)
+    gates = made.model.gates
+    if gates is not None:
+        keep_tables(prepared, print)
+        repeats, timed = gates.repeats.double().cpu().numpy(), made.model.config.query_time
+        made.experts = Experts(tables=read_tables(prepared)[0], repeats=repeats, novel=False, timed=timed)
     made.model.to(place)
     return made
 
@@ -103,17 +139,17 @@ def prepared_of(run: Path) -> Prepared:
     return found
 
 
-def _usable(config: FitConfig) -> FitConfig:
-    """Refuses what needs every event at once."""
+def _usable(config: FitConfig, shard_items: bool) -> FitConfig:
+    """Refuses what needs every event at once; a divided item table has no experts."""
     for name, given, remedy in (
         ("protocol", config.protocol != "global-time", "a prepared log is divided by time: leave it out"),
         ("features", bool(config.features), "a prepared log has no table of items: leave it out"),
-        ("experts", bool(config.experts), "their tables would need every event at once: leave it out"),
+        ("experts", shard_items and bool(config.experts), "a divided item table has rows alone: leave it out"),
         ("start", config.start != "random", "it would need every event at once: leave it out"),
     ):
         if given:
             raise InputError(f"{name} is {getattr(config, name)!r}: {remedy}")
-    return replace(config, experts=())
+    return replace(config, experts=()) if shard_items else config
 
 
 def _open_run(out: Path, prepared: Prepared, split: Split, config: FitConfig, stream: StreamConfig) -> None:

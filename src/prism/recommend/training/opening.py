@@ -6,9 +6,10 @@ leans on popularity more than a ranking should; with q = ½ an event counts by t
 """
 
 import torch
+from torch import Tensor, nn
 
 from prism.ops.softmax_loss import added_log_likelihoods, softmax_loss
-from prism.recommend.model.recommender import RecommenderModel
+from prism.recommend.model.recommender import Events, Outputs, RecommenderModel
 from prism.recommend.training.task import Batch, RecommendationTask
 
 TOKENS, STEPS, RATE = 40_000, 400, 0.03
@@ -24,27 +25,52 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
     if gates is None:
         return
     sample = _sample(task, tokens)
-    device = model.embedding.weight.device
     trained = [gates.context.weight, gates.context.bias, gates.out.weight, gates.out.bias]
-    optimiser = torch.optim.Adam(trained, lr=RATE)
-    x, table = torch.zeros(1, 1, device=device), torch.zeros(model.items, 1, device=device)
-    blank = torch.zeros(1, model.config.backbone.dim, device=device)
-    for step in range(steps):
-        for group in optimiser.param_groups:
-            group["lr"] = RATE * (1 - step / steps)
-        batch = sample[step % len(sample)]
-        assert batch.seen is not None
-        contexts, added = batch.seen.contexts.to(device), batch.seen.added.to(device)
-        count, targets = len(batch.targets), batch.targets.to(device)
-        weights = gates(blank.expand(count, -1), contexts)
-        chance = (FOCUS * added_log_likelihoods(added, weights, targets)).exp()[:, None]
-        # the gradient of p^q / q is p^q times that of log p
-        counted = weights.detach() + chance / chance.mean() * (weights - weights.detach())
-        loss = softmax_loss(x.expand(count, -1), table, targets, added=added, weights=counted)
-        optimiser.zero_grad()
-        (loss / count).backward()
-        optimiser.step()
+    optimiser, silent = torch.optim.Adam(trained, lr=RATE), _Silent(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(task.seed)
+        for step in range(steps):
+            for group in optimiser.param_groups:
+                group["lr"] = RATE * (1 - step / steps)
+            batch = sample[step % len(sample)]
+            optimiser.zero_grad()
+            (_loss(task, silent, batch) / len(batch.targets)).backward()
+            optimiser.step()
     model.zero_grad(set_to_none=True)
+
+
+def _loss(task: RecommendationTask, silent: "_Silent", batch: Batch) -> Tensor:
+    """−log p of each target by its chance^q; the gradient of p^q / q is p^q times that of log p."""
+    if task.objective.loss == "sampled":
+        found = task.sampled_log_likelihoods(silent, batch)
+        chance = (FOCUS * found.detach()).exp()
+        return -(chance / chance.mean() * found).sum()
+    assert batch.seen is not None
+    device = silent.device
+    contexts, added, targets = batch.seen.contexts.to(device), batch.seen.added.to(device), batch.targets.to(device)
+    x, table, _, weights = silent(batch.events, batch.cu_seqlens, None, contexts)
+    assert weights is not None
+    chance = (FOCUS * added_log_likelihoods(added, weights, targets)).exp()[:, None]
+    counted = weights.detach() + chance / chance.mean() * (weights - weights.detach())
+    return softmax_loss(x, table, targets, added=added, weights=counted)
+
+
+class _Silent(nn.Module):
+    """A model that knows nothing beside its experts: of the width of one, all of it zero."""
+
+    def __init__(self, model: RecommenderModel):
+        super().__init__()
+        self.gates, self.items, self.dim = model.gates, model.items, model.config.backbone.dim
+        self.device = model.embedding.weight.device
+
+    def forward(
+        self, events: Events, cu_seqlens: Tensor, used: Tensor | None = None, contexts: Tensor | None = None
+    ) -> Outputs:
+        """What a loss needs."""
+        assert self.gates is not None
+        count, rows = len(events.items), self.items if used is None else len(used) - 1
+        blank, table = torch.zeros(1, self.dim, device=self.device), torch.zeros(rows, 1, device=self.device)
+        return Outputs(table.new_zeros(count, 1), table, None, self.gates(blank.expand(count, -1), contexts))
 
 
 def _sample(task: RecommendationTask, tokens: int) -> list[Batch]:

@@ -49,7 +49,7 @@ class ShardedTask(StreamTask):
         """The sum over this process's events, and how many there are."""
         targets = batch.targets
         if self.objective.loss == "sampled":
-            return self._sampled_loss(model, batch), len(targets)
+            return -self.sampled_log_likelihoods(model, batch).sum(), len(targets)
         if self.objective.loss != "softmax":
             raise InputError(f"loss is {self.objective.loss!r}: a divided item table takes softmax or sampled")
         bare = cast(RecommenderModel, getattr(model, "module", model))

@@ -19,10 +19,14 @@ import torch
 from prism.config import at_least
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.data.splits import Split
+from prism.recommend.data.splits import Queries, Split
+from prism.recommend.model.experts.training import Folds, TrainingFeatures
 from prism.recommend.training.negatives import Counted, counted
 from prism.recommend.training.task import Batch, Batches, RecommendationTask
 from prism.train.prefetch import Prefetched
+
+# Scores of one evaluation, about: queries × items.
+SCORES = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,8 @@ class StreamTask(RecommendationTask):
 
     prepared: Prepared
     stream: StreamConfig = field(default_factory=StreamConfig)
+    folds: Folds | None = None
+    """What the experts say of training events; a partition's users are of one fold."""
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of an epoch, made beside the step that uses the one before."""
@@ -61,6 +67,12 @@ class StreamTask(RecommendationTask):
     @cached_property
     def _proposal(self) -> Counted:
         return counted(torch.from_numpy(self.prepared.item_counts))
+
+    @cached_property
+    def _valid(self) -> Queries:
+        """As many queries as are asked for, or as have SCORES scores: of a large catalogue fewer are looked at."""
+        most = min(self.batching.valid_queries, max(1000, SCORES // self.prepared.manifest.candidates))
+        return self.split.valid[:: max(1, -(-len(self.split.valid) // most))]
 
     @cached_property
     def windows_of(self) -> Ints:
@@ -86,6 +98,25 @@ class StreamTask(RecommendationTask):
         nth = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
         begin = (starts - lead)[which] + nth * length
         return np.maximum(begin, starts[which]), np.minimum(begin + length, ends[which]), users[which]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group(RecommendationTask):
+    """Some partitions."""
+
+    folds: Folds | None
+    partition: Ints
+    """Of each user."""
+
+    def owners(self, users: Ints) -> Ints:
+        """Partitions: a user's code means nothing outside of the group."""
+        return self.partition[users]
+
+    @cached_property
+    def features(self) -> TrainingFeatures | None:
+        if self.experts is None or self.folds is None:
+            return None
+        return TrainingFeatures(self.split.train, self.experts, self.partition % len(self.folds.tables), self.folds)
 
 
 class StreamBatches(Sequence[Batch]):
@@ -144,12 +175,16 @@ class StreamBatches(Sequence[Batch]):
         rng = np.random.default_rng((task.seed, self.epoch, 1 + number))
         starts, ends, users = task.cut(split.train, rng)
         order = rng.permutation(len(starts))
-        group = RecommendationTask(
-            split=split, batching=task.batching, objective=task.objective, query_time=task.query_time
+        group = _Group(
+            split=split,
+            batching=task.batching,
+            objective=task.objective,
+            query_time=task.query_time,
+            experts=task.experts,
+            folds=task.folds,
+            partition=np.repeat(numbers, [task.prepared.manifest.parts[n].users for n in numbers]),
         )
-        # in place of the user's code, which only the group knows, what an error can name
-        owner = np.repeat(numbers, [task.prepared.manifest.parts[n].users for n in numbers])[users]
-        return Batches(group, starts[order], ends[order], owner[order])
+        return Batches(group, starts[order], ends[order], users[order])
 
 
 def sample(prepared: Prepared, queries: int, *, events: int = 2_000_000) -> Split:

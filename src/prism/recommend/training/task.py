@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     cu_seqlens: Tensor
     targets: Tensor
     windows: Tensor
-    """[windows, 2]: user and first event, to name the batch in an error."""
+    """[windows, 2]: user (or what else `owners` says) and first event, to name the batch in an error."""
     seen: Seen | None
     """What the experts see and say of the targets; None: there are none."""
     packing: Packing
@@ -113,7 +113,7 @@ class RecommendationTask:
         """The sum over events, and how many there are."""
         targets = batch.targets
         if self.objective.loss == "sampled":
-            return self._sampled_loss(model, batch), len(targets)
+            return -self.sampled_log_likelihoods(model, batch).sum(), len(targets)
         contexts, added = (None, None) if batch.seen is None else batch.seen[:2]
         x, table, bias, weights = model(batch.events, batch.packing, None, contexts)
         return objective(self.objective, x, table, bias, targets, added, weights), len(targets)
@@ -141,13 +141,18 @@ class RecommendationTask:
         ids = self.split.train.user_ids[batch.windows[:, 0].cpu().numpy()].tolist()
         return f"users {', '.join(map(repr, ids[:8]))}" + (", …" if len(ids) > 8 else "")
 
-    def _sampled_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def owners(self, users: Ints) -> Ints:
+        """What the windows of a batch are named by, from users' codes."""
+        return users
+
+    def sampled_log_likelihoods(self, model: nn.Module, batch: Batch) -> Tensor:
+        """[events]: of each target, estimated from drawn items."""
         limits, drawn, items = batch.cu_seqlens, self._draw(model, batch), self.split.train.n_items
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
             x, table, bias, _ = model(batch.events._replace(items=small.tokens), batch.packing, small.used)
             among = Drawn(small.drawn, drawn.log_expected, limits)
-            return -sampled_log_likelihood(x, table, small.targets, among, bias=bias).sum()
+            return sampled_log_likelihood(x, table, small.targets, among, bias=bias)
         contexts, added, names = batch.seen
         assert names is not None
         small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
@@ -159,7 +164,7 @@ class RecommendationTask:
             at_drawn(added, weights, drawn.items, items),
         )
         among = Drawn(small.drawn, drawn.log_expected, limits)
-        return -named_log_likelihood(x, table, small.targets, among, extras, bias=bias).sum()
+        return named_log_likelihood(x, table, small.targets, among, extras, bias=bias)
 
     def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
         """The items that stand for all others in this step."""
@@ -177,7 +182,7 @@ class RecommendationTask:
     @cached_property
     def features(self) -> TrainingFeatures | None:
         """What the experts say of training events, from the events of other users."""
-        return None if self.experts is None else TrainingFeatures(self.split.train, self.experts)
+        return None if self.experts is None else TrainingFeatures.of_log(self.split.train, self.experts)
 
     @cached_property
     def _valid(self) -> Queries:
@@ -228,7 +233,7 @@ class Batches(Sequence[Batch]):
         after = at + 1
         after[limits[:-1]] = starts
         targets = torch.from_numpy(train.items[after].astype(np.int64))
-        windows = torch.from_numpy(np.stack([self.users[part], starts], 1))
+        windows = torch.from_numpy(np.stack([self.task.owners(self.users[part]), starts], 1))
         features = self.task.features
         seen = None if features is None else features.of(self.users[part], starts, ends)
         if seen is not None and self.task.objective.loss == "sampled":

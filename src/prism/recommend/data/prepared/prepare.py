@@ -36,6 +36,7 @@ def prepare(
     time: str | None = None,
     drop_nulls: bool = False,
     time_format: str | None = None,
+    experts: bool = True,
 ) -> None:
     """Makes a log of any size ready for `prism fit`: Parquet partitions by a hash of the user, sorted, with counts.
 
@@ -52,8 +53,14 @@ def prepare(
         time: Column of times.
         drop_nulls: Leave out events without a user, item or time.
         time_format: Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying.
+        experts: Also count what the simple experts know of it; without, `prism fit` does that first.
     """
-    made = prepare_log(
+    from prism.recommend.runs.expert_files import keep_tables
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found = prepare_log(
         logs,
         out,
         partitions=partitions,
@@ -61,8 +68,11 @@ def prepare(
         columns={"user": user, "item": item, "time": time},
         drop_nulls=drop_nulls,
         time_format=time_format,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
-    ).manifest
+        say=say,
+    )
+    if experts:
+        keep_tables(found, say)
+    made = found.manifest
     print("\n".join(made.notes))
     print(
         f"{out}: {made.events:,} events of {made.users:,} users and {made.items:,} items in {len(made.parts):,} "

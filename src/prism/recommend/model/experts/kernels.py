@@ -6,6 +6,7 @@ from prism.ops.cpu.compiling import loop
 from prism.recommend.model.experts.tables import (
     FOLLOW_DOUBT,
     FOLLOW_ITEMS,
+    KEPT,
     NEAR_DOUBT,
     NEXT_DOUBT,
     NEXT_ITEMS,
@@ -17,6 +18,7 @@ from prism.recommend.model.experts.user_state import (
     EVENTS,
     LAST_SLOT,
     LAST_TIME,
+    RECENT,
     VISIT,
     WEEK,
     find_by,
@@ -179,8 +181,8 @@ def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore
 
 @loop
 def most_entries(state, known):  # type: ignore[no-untyped-def]
-    """No moment has more."""
-    return 2 * state.facts[DISTINCT] + 4 * known
+    """No moment has more: an item once for each kind, and no more than the rows of the latest items hold."""
+    return 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + 2 * RECENT) * KEPT)
 
 
 @loop

@@ -1,5 +1,6 @@
 """What the simple experts know of a log: transitions, neighbours, popularity and recent popularity, as arrays."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
 FOLLOW_HALF_LIFE, FOLLOW_ITEMS = 2.0, 10
 # In a row of `follow`, d events later counts 2^{−(d − 1) / CLOSENESS}, and earlier BEFORE of that.
 REACH, CLOSENESS, BEFORE = 20, 5.0, 0.25
-# Entries of a row that are kept: the largest.
-KEPT = 200
+# Entries of a row that are kept, the largest; and those of all rows together: fewer of each for a large catalogue.
+KEPT, ROW_NUMBERS = 200, 1 << 24
 # Rounds of fitting how often a transition is no accident.
 ROUNDS = 30
 # A row made of weight w counts w / (w + this): two events are no habit.
@@ -29,6 +30,8 @@ PERIODS = 64
 PERIOD_NUMBERS = 1 << 23
 # Events that each item is given besides its own: for `popular`, and for `lately`.
 GIVEN, GIVEN_LATELY = 1.0, 0.1
+# Parts of the users: what training is shown of one, the others' events say.
+FOLDS = 5
 # The ε of log(1 + p/ε): for `next` and `follow` a share of the popularity, which makes the sum with `popular` a mixture
 # of the two where both weights are 1; for `near` and `visit` a share of a uniform distribution.
 NEXT_FLOOR, NEAR_FLOOR, FOLLOW_FLOOR = 1.0, 0.25, 1.0
@@ -37,7 +40,7 @@ NEXT_FLOOR, NEAR_FLOOR, FOLLOW_FLOOR = 1.0, 0.25, 1.0
 class Rows(NamedTuple):
     """A sparse table whose row j is a distribution, or less than one, in order of column.
 
-    Its entries are starts[j] … starts[j + 1] − 1; of a row with more than KEPT the largest are here.
+    Its entries are starts[j] … starts[j + 1] − 1; of a row with more than `rows_kept` the largest are here.
     """
 
     starts: Ints
@@ -71,25 +74,41 @@ class ExpertTables(NamedTuple):
 def expert_tables(train: Log) -> ExpertTables:
     """From training events."""
     starts, recent = recent_popularity(train)
-    popular, n = popularity(train), train.n_items
+    rows = {"next": transitions(train), "near": co_occurrences(train), "follow": followers(train)}
+    return assembled(rows, starts, log_lift(recent), popularity(train))
+
+
+def assembled(
+    rows: Mapping[str, Rows], starts: Ints, lately: NDArray[np.float32], popular: NDArray[np.float64]
+) -> ExpertTables:
+    """From the rows of each kind, the features of late at the start of every period, and popularity."""
+    n = len(popular)
     return ExpertTables(
-        next=transitions(train),
-        near=co_occurrences(train),
-        follow=followers(train),
-        bank=np.concatenate([_log_lift(recent), _log_lift(popular[None]), np.zeros((1, n), np.float32)]),
+        **rows,
+        bank=np.concatenate([lately, log_lift(popular[None]), np.zeros((1, n), np.float32)]),
         period_starts=starts,
         ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
         floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
     )
 
 
+def rows_kept(items: int) -> int:
+    """Entries of a row at most, in a catalogue of so many."""
+    return int(np.clip(ROW_NUMBERS // max(items, 1), 1, KEPT))
+
+
 def popularity(train: Log) -> NDArray[np.float64]:
     """[items]: shares of all events."""
-    counts = train.item_counts() + GIVEN
-    return counts / counts.sum()
+    return shares_of(train.item_counts())
 
 
-def _log_lift(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+def shares_of(counts: Ints) -> NDArray[np.float64]:
+    """[items]: of all events, where each item is given some besides its own."""
+    given = counts + GIVEN
+    return given / given.sum()
+
+
+def log_lift(shares: NDArray[np.float64]) -> NDArray[np.float32]:
     """log of a share over that of a uniform distribution."""
     return np.log(shares * shares.shape[-1]).astype(np.float32)
 
@@ -104,13 +123,17 @@ def _halvings(half_life: float) -> NDArray[np.float64]:
 
 def successions(train: Log) -> Rows:
     """From each event's item to the next event's, as counted."""
-    return _rows(train, np.zeros(0), np.ones(1))
+    return _rows(train, *around("next"))
 
 
 def transitions(train: Log) -> Rows:
     """The same without what came by accident."""
-    rows = successions(train)
-    shares = (rows.shares * no_accident(rows, popularity(train))).astype(np.float32)
+    return without_accidents(successions(train), popularity(train))
+
+
+def without_accidents(rows: Rows, popular: NDArray[np.float64]) -> Rows:
+    """Each share by the chance that it is no accident."""
+    shares = (rows.shares * no_accident(rows, popular)).astype(np.float32)
     tops = np.zeros_like(rows.tops)
     np.maximum.at(tops, _row_of(rows), shares)
     return rows._replace(shares=shares, tops=tops)
@@ -144,15 +167,24 @@ def _row_of(rows: Rows) -> Ints:
     return np.repeat(np.arange(len(rows.totals)), np.diff(rows.starts))
 
 
-def co_occurrences(train: Log, window: int = WINDOW) -> Rows:
-    """Both ways, at most `window` events apart."""
-    return _rows(train, np.ones(window), np.ones(window))
+def co_occurrences(train: Log) -> Rows:
+    """Both ways, at most WINDOW events apart."""
+    return _rows(train, *around("near"))
 
 
 def followers(train: Log) -> Rows:
     """What came after each event's item, the sooner the more, and a little of what came before."""
+    return _rows(train, *around("follow"))
+
+
+def around(kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How much an item counts that comes some events before, and after, earliest first."""
+    if kind == "next":
+        return np.zeros(0), np.ones(1)
+    if kind == "near":
+        return np.ones(WINDOW), np.ones(WINDOW)
     near = np.exp2(-np.arange(REACH) / CLOSENESS)
-    return _rows(train, BEFORE * near[::-1], near)
+    return BEFORE * near[::-1], near
 
 
 def _rows(train: Log, before: NDArray[np.float64], after: NDArray[np.float64]) -> Rows:
@@ -164,7 +196,7 @@ def _rows(train: Log, before: NDArray[np.float64], after: NDArray[np.float64]) -
     limits = np.concatenate([[0], np.cumsum(train.item_counts())])
     users = train.users
     first, last = train.offsets[users], train.offsets[users + 1]
-    return Rows(*_count(train.items, by_item, limits, first, last, before, after, KEPT))
+    return Rows(*_count(train.items, by_item, limits, first, last, before, after, rows_kept(train.n_items)))
 
 
 @loop
@@ -192,9 +224,8 @@ def _count(items, by_item, limits, first, last, before, after, kept):  # type: i
         row = np.sort(touched[:size])
         counts = weight[row]
         weight[row] = 0
-        if size > kept:  # the largest, in order of column
-            largest = np.sort(np.argsort(-counts, kind="mergesort")[:kept])
-            row, counts, size = row[largest], counts[largest], kept
+        row, counts = largest(row, counts, kept)
+        size = len(row)
         starts[j + 1] = at + size
         if at + size > len(columns):
             room = max(2 * len(columns), at + size)
@@ -208,13 +239,32 @@ def _count(items, by_item, limits, first, last, before, after, kept):  # type: i
     return starts, columns[: starts[n]].copy(), shares[: starts[n]].copy(), totals, tops
 
 
+@loop
+def largest(row, counts, kept):  # type: ignore[no-untyped-def]
+    """Of a row's columns, those with the largest counts, in order."""
+    if len(row) <= kept:
+        return row, counts
+    chosen = np.sort(np.argsort(-counts, kind="mergesort")[:kept])
+    return row[chosen], counts[chosen]
+
+
+def period_count(items: int) -> int:
+    """Periods of a catalogue of so many items."""
+    return int(np.clip(PERIOD_NUMBERS // max(items, 1), 1, PERIODS))
+
+
+def lately_shares(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[items]: from what was taken, older events counting less."""
+    return (weight + GIVEN_LATELY) / (weight.sum() + GIVEN_LATELY * len(weight))
+
+
 def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints, NDArray[np.float64]]:
     """(starts, shares): at the start of each period, what was taken before it, halved every `half_life` seconds."""
     order = np.argsort(train.times, kind="stable")
     items, times = train.items[order], train.times[order]
     span = max(int(times[-1] - times[0]), 1)
     half = span / 12 if half_life is None else half_life
-    periods = int(np.clip(PERIOD_NUMBERS // max(train.n_items, 1), 1, PERIODS))
+    periods = period_count(train.n_items)
     edges = (np.arange(periods) * len(times)) // periods
     edges = np.append(edges[1:], len(times))  # the last period begins after all events
     starts = np.append(times[np.minimum(edges[:-1], len(times) - 1)], times[-1] + 1)
@@ -228,7 +278,7 @@ def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints,
             items[before:upto], weights=0.5 ** ((start - times[before:upto]) / half), minlength=train.n_items
         )
         before, clock = upto, start
-        found[n] = (weight + GIVEN_LATELY) / (weight.sum() + GIVEN_LATELY * train.n_items)
+        found[n] = lately_shares(weight)
     return starts, found
 
 

@@ -1,6 +1,6 @@
 """What the experts would have said of training events, had they not known their users."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,8 @@ from prism.recommend.data.log import Ints, Log
 from prism.recommend.model.experts import kernels
 from prism.recommend.model.experts.fitted import Experts, Floats
 from prism.recommend.model.experts.named import Named
-from prism.recommend.model.experts.tables import ExpertTables, expert_tables
+from prism.recommend.model.experts.tables import FOLDS, ExpertTables, expert_tables
 from prism.recommend.model.experts.user_state import empty_state
-
-FOLDS = 5
 
 
 class Seen(NamedTuple):
@@ -29,28 +27,49 @@ class Seen(NamedTuple):
     """For a loss that draws items."""
 
 
-class TrainingFeatures:
+class Folds(NamedTuple):
     """Users are divided into folds; for those of one, tables are made from the events of all others.
 
     So no table contains the event that it is asked about, nor any later one of the same user. Popularity of late is
     that of all users, up to the start of a period: it knows nothing of what comes later.
     """
 
-    def __init__(self, train: Log, experts: Experts, folds: int = FOLDS, seed: int = 0):
-        self._log, self._experts = train, experts
-        folds = max(1, min(folds, train.n_users))
-        self._fold = np.random.default_rng(seed).permutation(train.n_users) % folds
-        bank = [experts.tables.bank[:-2]]
-        self._tables = []
+    tables: list[ExpertTables]
+    bank: Tensor
+    """[periods + folds + 1, items]: popularity of late, popularity without each fold, and zeros."""
+
+    @classmethod
+    def joined(cls, whole: ExpertTables, parts: Sequence[ExpertTables]) -> "Folds":
+        """From the tables of all events and of those without each fold."""
+        bank = np.concatenate([whole.bank[:-2], *(part.bank[-2:-1] for part in parts), whole.bank[-1:]])
+        # the periods are everyone's, so that a period means the same in every fold
+        tables = [part._replace(bank=whole.bank, period_starts=whole.period_starts) for part in parts]
+        return cls(tables, torch.from_numpy(bank))
+
+    @classmethod
+    def of(cls, train: Log, fold: Ints, folds: int, whole: ExpertTables) -> "Folds":
+        """From training events and the fold of each user; a single fold knows nothing."""
+        parts = []
         for part in range(folds):
-            mine = (self._fold == part)[train.users]
-            others = train.where(~mine if folds > 1 else np.zeros(train.n_events, dtype=bool))
-            tables = expert_tables(others) if others.n_events else _silent(experts.tables)
-            bank.append(tables.bank[-2:-1])
-            # the periods are everyone's, so that a period means the same in every fold
-            self._tables.append(tables._replace(bank=experts.tables.bank, period_starts=experts.tables.period_starts))
+            others = train.where((fold != part)[train.users])
+            parts.append(expert_tables(others) if others.n_events else _silent(whole))
+        return cls.joined(whole, parts)
+
+
+class TrainingFeatures:
+    """Of some users' training events, by the tables of their folds."""
+
+    def __init__(self, log: Log, experts: Experts, fold: Ints, folds: Folds):
+        self._log, self._experts, self._fold = log, experts, fold
+        self._tables, self._bank = folds
         self._periods = len(experts.tables.period_starts)
-        self._bank = torch.from_numpy(np.concatenate([*bank, experts.tables.bank[-1:]]))
+
+    @classmethod
+    def of_log(cls, train: Log, experts: Experts, folds: int = FOLDS, seed: int = 0) -> "TrainingFeatures":
+        """Of a whole log, its users dealt to folds by chance."""
+        folds = max(1, min(folds, train.n_users))
+        fold = np.random.default_rng(seed).permutation(train.n_users) % folds
+        return cls(train, experts, fold, Folds.of(train, fold, folds, experts.tables))
 
     def of(self, users: Ints, starts: Ints, ends: Ints) -> Seen:
         """Of the events starts[n] … ends[n] − 1 of each user, one after the other."""

@@ -1,0 +1,162 @@
+"""What the simple experts know of a prepared log, kept beside its partitions: made once, mapped into memory to be used.
+
+Arrays are files of plain numbers, one for each part of each table; `about.json` has their types, sizes and checksums,
+the log that they were made from and the numbers that they depend on. Other numbers, or another log: they are made anew.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism.errors import InputError
+from prism.files import checksum, write_whole, writing
+from prism.recommend.data.log import Log
+from prism.recommend.data.prepared.manifest import Prepared
+from prism.recommend.model.experts import partitions, tables
+from prism.recommend.model.experts.partitions import Lately, Spills, Surveyed, counted_rows, fold_counts
+from prism.recommend.model.experts.tables import (
+    FOLDS,
+    ExpertTables,
+    Rows,
+    assembled,
+    log_lift,
+    shares_of,
+    without_accidents,
+)
+from prism.recommend.model.experts.training import Folds
+
+FOLDER, ABOUT, VERSION = "experts", "about.json", 1
+KINDS = ExpertTables._fields[:3]
+
+
+def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: None) -> None:
+    """Makes them, unless they are there."""
+    folder = prepared.folder / FOLDER
+    if _about(folder).get("made_from") == _made_from(prepared):
+        return
+    part = folder.with_name(f".{FOLDER}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    with writing(folder):
+        part.mkdir()
+        _make(prepared, part, say)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(part, folder)
+
+
+def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
+    """(tables of all training events, tables without each fold); a changed file is told."""
+    folder = prepared.folder / FOLDER
+    about = _about(folder)
+    arrays = {name: _mapped(folder / name, **facts) for name, facts in about["files"].items()}
+    counts, lately, starts = (arrays[name] for name in ("counts", "lately", "period_starts"))
+
+    def table(g: int, lately: NDArray[np.float32]) -> ExpertTables:
+        rows = {kind: Rows(*(arrays[_name(kind, g, part)] for part in Rows._fields)) for kind in KINDS}
+        return assembled(rows, starts, lately, shares_of(counts[g]))
+
+    whole = table(0, lately)
+    return whole, Folds.joined(whole, [table(g, lately[:0]) for g in range(1, 1 + FOLDS)])  # no periods of their own
+
+
+def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
+    items = prepared.manifest.candidates
+
+    def logs() -> Iterator[tuple[int, Log]]:
+        for number in range(len(prepared)):
+            yield number % FOLDS, prepared.split([number]).train
+
+    found = Surveyed.of(logs, items)
+    say(f"{prepared.folder}: items and times are counted")
+    lately, spills = Lately(found), Spills(part, found.counts.sum(0))
+    for fold, log in logs():
+        lately.add(log)
+        spills.add(fold, log)
+    say(f"{prepared.folder}: neighbours are written, in {len(spills)} parts")
+    counts = fold_counts(found.counts)
+    _write(part, "counts", counts)
+    _write(part, "period_starts", lately.starts)
+    _write(part, "lately", log_lift(lately.shares()))
+    shapes = {"counts": counts.shape, "lately": (len(lately.starts), items)}
+    for first, end, records in spills.read():
+        for kind in KINDS:
+            for g, rows in enumerate(counted_rows(kind, first, end, records, items)):
+                _append(part, kind, g, rows, first)
+    say(f"{prepared.folder}: neighbours are counted")
+    for g in range(1 + FOLDS):
+        _drop_accidents(part, g, shares_of(counts[g]))
+    for number in range(len(spills)):
+        spills.path(number).unlink(missing_ok=True)
+    files = {
+        path.name: {"dtype": _dtype(path.name), "shape": shapes.get(path.name, (-1,)), "bytes": path.stat().st_size}
+        | {"sha256": checksum(path)}
+        for path in sorted(part.iterdir())
+    }
+    about = {"version": VERSION, "made_from": _made_from(prepared), "files": files}
+    write_whole(part / ABOUT, json.dumps(about, indent=1).encode())
+    say(f"{prepared.folder}: what the simple experts know of it is in {FOLDER}")
+
+
+def _drop_accidents(part: Path, g: int, popular: NDArray[np.float64]) -> None:
+    """What came next by accident is known when all rows are there."""
+    paths = [part / _name("next", g, name) for name in Rows._fields]
+    counted = Rows(*(np.fromfile(path, dtype=_dtype(path.name)) for path in paths))
+    found = without_accidents(counted, popular)
+    for name in ("shares", "tops"):
+        (part / _name("next", g, name)).unlink()
+        _write(part, _name("next", g, name), getattr(found, name))
+
+
+def _append(part: Path, kind: str, g: int, rows: Rows, first: int) -> None:
+    """Rows of a range of items, after those of the ranges before it."""
+    before = part / _name(kind, g, "columns")
+    base = before.stat().st_size // 4 if before.exists() else 0
+    starts = rows.starts + base
+    for name, values in rows._replace(starts=starts if first == 0 else starts[1:])._asdict().items():
+        _write(part, _name(kind, g, name), values)
+
+
+def _write(part: Path, name: str, values: NDArray[Any]) -> None:
+    with (part / name).open("ab") as file:
+        np.ascontiguousarray(values, dtype=_dtype(name)).tofile(file)
+
+
+def _name(kind: str, g: int, part: str) -> str:
+    return f"{kind}-{g}.{part}"
+
+
+def _dtype(name: str) -> str:
+    kinds = {"starts": "<i8", "columns": "<i4", "shares": "<f4", "totals": "<f4", "tops": "<f4"}
+    return {**kinds, "counts": "<i8", "period_starts": "<i8", "lately": "<f4"}[name.rpartition(".")[2]]
+
+
+def _mapped(path: Path, *, dtype: str, shape: list[int], bytes: int, sha256: str) -> NDArray[Any]:
+    if not path.is_file() or path.stat().st_size != bytes or checksum(path) != sha256:
+        raise InputError(f"{path} is not what was written: remove {path.parent}, and prism fit makes it again")
+    if not bytes:
+        return np.zeros(0, dtype=dtype)
+    # a private copy where it is written to, which nothing does: loops compiled for usual arrays take it
+    return np.asarray(np.memmap(path, dtype=dtype, mode="c")).reshape(shape)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    path = folder / ABOUT
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found if found.get("version") == VERSION else {}
+
+
+def _made_from(prepared: Prepared) -> dict[str, Any]:
+    """The log, and every number that the tables depend on."""
+    names = (
+        "WINDOW", "REACH", "CLOSENESS", "BEFORE", "KEPT", "ROW_NUMBERS", "ROUNDS", "PERIODS", "PERIOD_NUMBERS", "GIVEN",
+        "GIVEN_LATELY",
+    )  # fmt: skip
+    numbers = {name.lower(): getattr(tables, name) for name in names}
+    return {"log": prepared.digest, "folds": FOLDS, "times": partitions.TIMES, **numbers}
