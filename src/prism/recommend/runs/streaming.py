@@ -31,6 +31,9 @@ from prism.train.keeper import load_best
 from prism.train.loop import train
 from prism.train.settings import read_settings, refuse_others
 
+# Of the opening, where the catalogue is large: many events are to come that teach the gates.
+SOON = {"tokens": 10_000, "steps": 100}
+
 
 def fit_streamed(
     prepared: Prepared,
@@ -62,7 +65,7 @@ def fit_streamed(
         made = Recommender._untrained(split, config)
     folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
     task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask, folds)
-    fit_opening(made.model, task)
+    fit_opening(made.model, task, **(SOON if config.objective.loss == "sampled" else {}))
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
