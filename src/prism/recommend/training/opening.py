@@ -64,7 +64,7 @@ class _Silent(nn.Module):
         self.device = model.embedding.weight.device
 
     def forward(
-        self, events: Events, cu_seqlens: Tensor, used: Tensor | None = None, contexts: Tensor | None = None
+        self, events: Events, packing: object, used: Tensor | None = None, contexts: Tensor | None = None
     ) -> Outputs:
         """What a loss needs."""
         assert self.gates is not None
