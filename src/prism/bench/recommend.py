@@ -28,10 +28,10 @@ from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.experts import EXPERTS
 from prism.recommend.recommender import Recommender
+from prism.recommend.training.objectives import Loss, ObjectiveConfig
 from prism.recommend.training.task import BatchConfig, RecommendationTask
 from prism.train.config import TrainConfig
 from prism.train.loop import Loop
-from prism.train.prefetch import beside_the_step
 
 Lines = list[list[str]]
 
@@ -47,6 +47,7 @@ def recommend(
     lengths: tuple[int, ...] = (10, 100, 1000, 10_000),
     num_threads: int = 1,
     experts: bool = False,
+    loss: Loss = "softmax",
     disturbed: bool = False,
 ) -> None:
     """Time and memory of reading, training steps, full-ranking evaluation and live sessions, on a made-up log.
@@ -62,6 +63,7 @@ def recommend(
         lengths: Events of history before a live user's first update.
         num_threads: Torch threads.
         experts: With the simple experts beside the model, as `prism fit` has them.
+        loss: What is minimised; `sampled` is timed beside the exact softmax.
         disturbed: Also train with one thread and with all beside another program that wants a core.
     """
     at_least("steps", steps, 1)
@@ -75,6 +77,7 @@ def recommend(
         projection=experts,
         experts=EXPERTS if experts else (),
         protocol="leave-one-out",
+        objective=ObjectiveConfig(loss=loss),
         batching=BatchConfig(batch=32, length=200, windows="last"),
         train=TrainConfig(),
     )
@@ -85,12 +88,14 @@ def recommend(
             divided = split(log, config.protocol)
         made, task = Recommender.opening(divided, config)
         _training(rows, made, task, steps)
+        if loss == "sampled":
+            _beside_exact(rows, divided, config, steps)
         _evaluation(rows, made, queries)
         _sessions(rows, made, lengths)
-    _threads(rows, divided, config, steps, "")
+    _threads(rows, made, task, steps, "")
     if disturbed:
         with _busy():
-            _threads(rows, divided, config, steps, ", beside a busy process")
+            _threads(rows, made, task, steps, ", beside a busy process")
     rows.append(["peak memory of the process", f"{peak_memory() / 2**30:.2f} GB"])
     show(f"{mixer}, D={dim}, {users:,} users, {items:,} items, {events:,} events", ["", "measured"], rows)
 
@@ -113,28 +118,41 @@ def _training(rows: Lines, made: Recommender, task: RecommendationTask, steps: i
         rows.append([f"an epoch of {batches:,} steps", f"{median * batches:.0f} s"])
 
 
+def _beside_exact(rows: Lines, divided: Split, config: FitConfig, steps: int) -> None:
+    """The config's loss and the exact softmax, in turn, twice; the better of each, and their ratio."""
+    configs = {loss: replace(config, objective=ObjectiveConfig(loss=loss)) for loss in ("sampled", "softmax")}
+    rates = dict.fromkeys(configs, 0.0)
+    made = {loss: Recommender.opening(divided, one) for loss, one in configs.items()}
+    for loss in [*made, *made]:
+        rates[loss] = max(rates[loss], _steps(*made[loss], steps)[1])
+    for loss, rate in rates.items():
+        rows.append([f"training, loss {loss}", f"{rate:,.0f} tokens/s"])
+    ratio = f"{rates['sampled'] / rates['softmax']:.1f}" if rates["softmax"] else "not measured"
+    rows.append(["tokens/s, sampled loss / exact softmax", ratio])
+
+
 def _steps(made: Recommender, task: RecommendationTask, steps: int) -> tuple[list[float], float, int]:
     """(seconds of each step, tokens per second, steps of an epoch), after two steps that are not timed."""
     loop = Loop(made.model, task, made.config.train, Accelerator(cpu=not torch.cuda.is_available()))
-    batches = beside_the_step(task.batches(0))
+    batches = loop.batches(0)
     made.model.train()
     clock, before = [], 0
     for n in range(min(steps + 2, len(batches))):
         start = time.perf_counter()
-        loop._update(batches)
+        loop.update(batches)
         if n >= 2:  # the first ones compile
             clock.append(time.perf_counter() - start)
         else:
             before = loop.at.tokens
+    loop.end()
     return clock, (loop.at.tokens - before) / sum(clock) if clock else 0.0, len(batches)
 
 
-def _threads(rows: Lines, divided: Split, config: FitConfig, steps: int, where: str) -> None:
+def _threads(rows: Lines, made: Recommender, task: RecommendationTask, steps: int, where: str) -> None:
     """Training on one thread and on all, in turn, twice; the better of each, and their ratio."""
     rates = {1: 0.0, os.cpu_count() or 1: 0.0}
     for count in [*rates, *rates]:
         with threads(count):
-            made, task = Recommender.opening(divided, config)
             rates[count] = max(rates[count], _steps(made, task, steps)[1])
     for count, rate in rates.items():
         rows.append([f"training on {count} thread{'s' * (count > 1)}{where}", f"{rate:,.0f} tokens/s"])

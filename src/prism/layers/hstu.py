@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import at_least, fraction
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.ops.attention import Bias, Past, pointwise_attention
@@ -62,7 +63,7 @@ class Hstu(Mixer):
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)
         self.place_bias = nn.Parameter(0.02 * torch.randn(config.max_length))
         self.time_bias = nn.Parameter(0.02 * torch.randn(config.time_buckets + 1))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.merge = nn.Linear(H * self.V, dim)
 
     def mix(

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import fraction
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.ops.attention import Past, causal_attention
@@ -53,7 +54,7 @@ class Sasrec(Mixer):
         self.ffn_norm = nn.LayerNorm(dim, eps=1e-8)
         self.hidden = nn.Linear(dim, dim)
         self.ffn_out = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences."""

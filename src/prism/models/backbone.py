@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from prism.config import at_least, fraction
 from prism.errors import InputError
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.initial import initialise, scale_writer
 from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.prism import PrismConfig
@@ -96,7 +97,7 @@ class Block(nn.Module):
         has_ffn = config.hidden > 0 and not whole
         self.ffn_norm = nn.RMSNorm(config.dim, eps=1e-6) if has_ffn else None
         self.ffn = SwiGLU(config.dim, config.hidden) if has_ffn else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

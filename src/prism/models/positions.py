@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import State
 from prism.ops.common.packing import Packing, lengths_of
@@ -16,7 +17,7 @@ class Positions(nn.Module):
     def __init__(self, count: int, dim: int, dropout: float):
         super().__init__()
         self.table = nn.Embedding(count, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         initialise(self)
 
     def forward(

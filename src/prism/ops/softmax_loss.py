@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from prism.ops.common.backends import has_triton
 from prism.ops.common.device import exact_dtype, on_gpu
 from prism.ops.common.precision import autocasts, own_precision
-from prism.ops.cpu.additions import add_entries, entry_gradients
+from prism.ops.cpu.softmax import normalise
 
 # Logits at once: about what a core's own cache holds; elsewhere enough to fill the device.
 BLOCK_LOGITS = {"cpu": 1 << 19}
@@ -125,13 +125,12 @@ def added_log_likelihoods(
     added: Additions, weights: Float[Tensor, "N K_and_F"], targets: Int[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
     """log p(target) of each token where nothing but the additions makes the scores; without gradients."""
-    items, features = added.bank.shape[1], _Added(added, weights)
+    items, made = added.bank.shape[1], _Exponentials(weights, added.bank.shape[1], added, weights)
     found = weights.new_empty(len(targets))
     most = BLOCK_LOGITS.get(weights.device.type, BLOCK_LOGITS_ELSEWHERE)
     for part in _slices(len(targets), max(most // max(items, 1), BLOCK_ROWS)):
         logits = weights.new_zeros(len(targets[part]), items)
-        features.add(logits, part)
-        found[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(1)
+        found[part] = -made.of_block(logits, targets, part, trained=False).losses
     return found
 
 
@@ -157,8 +156,7 @@ class _SoftmaxLoss(torch.autograd.Function):
     ) -> Tensor:
         catalogue = Catalogue(table, bias, table.to(fast))
         if items >= len(table):
-            more = None if added is None or weights is None else _Added(added, weights)
-            found = _whole(x, catalogue, targets, rows, trained, more)
+            found = _whole(x, catalogue, targets, rows, trained, _Exponentials(x, len(table), added, weights))
         else:
             found = _tiled(x, catalogue, targets, rows, items, trained)
         if found.dx is not None and found.dtable is not None:  # the −1 of p − 1 at the target
@@ -176,50 +174,56 @@ class _SoftmaxLoss(torch.autograd.Function):
         return (*scaled, None, None, None, None, None, None)
 
 
-def _compiles(weights: Tensor) -> bool:
-    return weights.device.type == "cpu"
+class _Block(NamedTuple):
+    """Of a block of tokens: e^{logit − top}, their sums, −log p(target), and the gradients of the experts' weights."""
+
+    e: Tensor
+    mass: Tensor
+    losses: Tensor
+    dweights: Tensor
 
 
-class _Added:
-    """Additions with their weights, a block of tokens at a time; compiled on a CPU."""
+class _Exponentials:
+    """Logits to exponentials, a block of tokens at a time, with what is added to the logits; compiled on a CPU."""
 
-    def __init__(self, added: Additions, weights: Tensor):
-        self.of, self.weights = added, weights
-        self.kinds = weights.shape[1] - added.rows.shape[1]
-        self.compiled = _compiles(weights)
+    def __init__(self, x: Tensor, items: int, added: Additions | None, weights: Tensor | None):
+        self.of = _nothing(x, items) if added is None else added
+        self.weights = x.new_empty(len(x), 0) if weights is None else weights.detach()
+        self.kinds = self.weights.shape[1] - self.of.rows.shape[1]
+        self.compiled = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
         if self.compiled:
-            self.sparse = tuple(part.numpy() for part in added[:4])
-            self.dense = (added.bank.to(weights.dtype).numpy(), added.rows.numpy())
+            bank = self.of.bank.to(x.dtype)
+            self.arrays = tuple(part.numpy() for part in self.of._replace(bank=bank))
         else:
-            count = torch.arange(added.items.numel(), device=weights.device)
-            self.token = torch.searchsorted(added.starts, count, right=True) - 1
+            count = torch.arange(self.of.items.numel(), device=x.device)
+            self.token = torch.searchsorted(self.of.starts, count, right=True) - 1
 
-    def add(self, logits: Tensor, part: slice) -> None:
-        """To the logits of a block of tokens."""
-        if self.compiled:
-            add_entries(logits.numpy(), part.start, *self.sparse, *self.dense, self.weights.detach().numpy())
-            return
+    def of_block(self, logits: Tensor, targets: Tensor, part: slice, trained: bool) -> _Block:
+        """The logits' memory is used anew."""
+        found = torch.empty_like(self.weights[part])
+        if not self.compiled:
+            return self._by_torch(logits, targets, part, found)
+        mass, losses = logits.new_empty(len(logits), 1), logits.new_empty(len(logits))
+        numbers = (self.weights.numpy(), targets.numpy(), trained, losses.numpy(), mass[:, 0].numpy(), found.numpy())
+        normalise(logits.numpy(), part.start, self.arrays, *numbers)
+        return _Block(logits, mass, losses, found)
+
+    def _by_torch(self, logits: Tensor, targets: Tensor, part: slice, found: Tensor) -> _Block:
         token, item, kind, value = self._entries(part)
-        weights = self.weights[part]
+        weights, rows, bank = self.weights[part], self.of.rows[part], self.of.bank
         logits.view(-1).index_add_(0, token * logits.shape[1] + item, value * weights[token, kind])
-        for f in range(self.of.rows.shape[1]):
-            logits.addcmul_(self.of.bank[self.of.rows[part, f]], weights[:, self.kinds + f, None])
-
-    def gradient(self, p: Tensor, mass: Tensor, targets: Tensor, part: slice) -> Tensor:
-        """[tokens, weights]: Σ_i (p_i / mass − [i = target]) f(i)."""
-        found = torch.zeros_like(self.weights[part])
-        if self.compiled:
-            sums = (p.numpy(), mass[:, 0].numpy())
-            entry_gradients(*sums, part.start, *self.sparse, *self.dense, targets.numpy(), found.numpy())
-            return found
-        token, item, kind, value = self._entries(part)
-        excess = p.view(-1)[token * p.shape[1] + item] / mass[token, 0] - (item == targets[part][token]).to(p.dtype)
-        found.view(-1).index_add_(0, token * found.shape[1] + kind, excess * value)
-        for f in range(self.of.rows.shape[1]):
-            row = self.of.rows[part, f]
-            expected = (p[:, None] @ self.of.bank[row][..., None])[:, 0, 0] / mass[:, 0]
-            found[:, self.kinds + f] = expected - self.of.bank[row, targets[part]]
-        return found
+        for f in range(rows.shape[1]):
+            logits.addcmul_(bank[rows[:, f]], weights[:, self.kinds + f, None])
+        picked = logits.gather(1, targets[part, None])
+        top = logits.amax(1, keepdim=True)
+        e = logits.sub_(top).exp_()
+        mass = e.sum(1, keepdim=True)
+        excess = e.view(-1)[token * e.shape[1] + item] / mass[token, 0] - (item == targets[part][token]).to(e.dtype)
+        found.zero_().view(-1).index_add_(0, token * found.shape[1] + kind, excess * value)
+        for f in range(rows.shape[1]):
+            expected = (e[:, None] @ bank[rows[:, f]][..., None])[:, 0, 0] / mass[:, 0]
+            found[:, self.kinds + f] = expected - bank[rows[:, f], targets[part]]
+        return _Block(e, mass, (mass.log() + top - picked)[:, 0], found)
 
     def _entries(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(token within the block, item, kind, value) of each entry; those of other blocks have a value of 0.
@@ -232,33 +236,34 @@ class _Added:
         return token, self.of.items.long(), self.of.kinds.long(), values
 
 
-def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, added: _Added | None) -> Parts:
+def _nothing(x: Tensor, items: int) -> Additions:
+    """No features."""
+    numbers = {"device": x.device, "dtype": torch.int32}
+    starts, rows = x.new_zeros(len(x) + 1, dtype=torch.long), x.new_empty(len(x), 0, dtype=torch.long)
+    entries = torch.empty(0, **numbers), x.new_empty(0, dtype=torch.int8), x.new_empty(0)  # type: ignore[call-overload]
+    return Additions(starts, *entries, x.new_empty(0, items), rows)
+
+
+def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, made: _Exponentials) -> Parts:
     """All items for a few tokens at a time; gradients without the targets' −1."""
     total, grads = _zero(x), _grads(x, catalogue, trained)
-    dweights: list[Tensor] = []
+    dweights = [made.weights[:0]]
     for part in _slices(len(x), rows):
-        logits = catalogue.logits(x[part])
-        if added is not None:
-            added.add(logits, part)
-        picked = logits.gather(1, targets[part, None])
-        top = logits.amax(1, keepdim=True)
-        weights = logits.sub_(top).exp_()  # e^{logit − top}: p is weights / mass
-        mass = weights.sum(1, keepdim=True)
-        total += (mass.log() + top - picked).sum()
+        e, mass, losses, dweight = made.of_block(catalogue.logits(x[part]), targets, part, trained)
+        total += losses.sum(dtype=total.dtype)
         if grads is None:
             continue
         dx, dtable, dbias = grads
         # dividing the narrow operand by the mass spares a pass over the logits
-        e = weights.to(catalogue.fast.dtype)
-        dx[part] = (e @ catalogue.fast).to(x.dtype) / mass
-        _add_product(dtable, e.T, (x[part] / mass).to(e.dtype))
+        fast = e.to(catalogue.fast.dtype)
+        dx[part] = (fast @ catalogue.fast).to(x.dtype) / mass
+        _add_product(dtable, fast.T, (x[part] / mass).to(fast.dtype))
         if dbias is not None:
-            dbias += (weights.T @ (1 / mass)).squeeze(1)
-        if added is not None:
-            dweights.append(added.gradient(weights, mass, targets, part))
+            dbias += (e.T @ (1 / mass)).squeeze(1)
+        dweights.append(dweight)
     if grads is None:
         return Parts(total)
-    return Parts(total, *grads, None if added is None else torch.cat([added.weights[:0], *dweights]))
+    return Parts(total, *grads, torch.cat(dweights) if made.weights.shape[1] else None)
 
 
 def _tiled(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, items: int, trained: bool) -> Parts:

@@ -29,6 +29,7 @@ from prism.train.prefetch import beside_the_step
 from prism.train.progress import Display
 from prism.train.shards import sharded_rows
 from prism.train.task import Task
+from prism.train.team import Divisible, Order, Team
 
 
 def train(
@@ -96,6 +97,8 @@ class Loop:
         self.optimiser = make_optimiser(self.bare, config)
         self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=self.fsdp)
         self.at = self.keeper.resume() or Position()
+        self.alone = accelerator.num_processes == 1 and accelerator.device.type == "cpu"
+        self.team = self._helped()
         main = accelerator.is_main_process
         self.journal = Journal(
             out if main else None, step=self.at.step, evaluates=self.at.batch > 0, tensorboard=config.tensorboard
@@ -114,9 +117,15 @@ class Loop:
                 while not self.at.finished:
                     self._epoch(interrupt)
         finally:
-            self.journal.close()
+            self.end()
         self.keeper.restore_best()
         return self.at
+
+    def end(self) -> None:
+        """Closes the journal and lets helpers go."""
+        self.journal.close()
+        if self.team is not None:
+            self.team.end()
 
     def _where(self) -> str:
         device, world = self.accelerator.device, self.accelerator.num_processes
@@ -130,12 +139,12 @@ class Loop:
         self._save()
 
     def _epoch(self, interrupt: Interrupt) -> None:
-        batches = beside_the_step(self.task.batches(self.at.epoch))
+        batches = self.batches(self.at.epoch)
         if not len(batches):
             raise InputError("there is nothing to train on: the task has no batches")
         self.model.train()
         while self.at.batch < len(batches):
-            tokens = self._update(batches)
+            tokens = self.update(batches)
             self._report(len(batches), tokens)
             due = time.monotonic() - self.clock >= self.config.save_seconds
             stop, save = self._any(interrupt.asked, due)
@@ -145,14 +154,35 @@ class Loop:
                 self._save()
         self._end_epoch()
 
+    def _helped(self) -> Team | None:
+        """Helpers for the other cores, where batches can be divided."""
+        threads = torch.get_num_threads()
+        possible = self.alone and threads > 1 and not self.at.finished and Team.possible()
+        if not possible or not isinstance(self.task.batches(0), Divisible):
+            return None
+        return Team(threads, self.bare, self.task.batches, self._loss)
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """On a CPU made by the processes that compute on them, as far as they can be divided; else beside the step."""
+        made = self.task.batches(epoch)
+        return made if self.alone and isinstance(made, Divisible) else beside_the_step(made)
+
+    def update(self, batches: Sequence[Any]) -> int:
+        """One step of the optimiser, with helpers where there are; gives its tokens."""
+        with nullcontext() if self.team is None else self.team.step():
+            return self._update(batches)
+
     def _update(self, batches: Sequence[Any]) -> int:
         """One step of the optimiser, on `accumulate` batches for each process; gives its tokens."""
         config, at = self.config, self.at
         _seed(config.seed, self.accelerator.process_index, at.step)
         readers, device = self.readers, self.accelerator.device
         group = range(at.batch, min(at.batch + config.accumulate * readers, len(batches)))
-        given = []
+        given: list[tuple[Any, float]] = []
         for n in range(group.start, group.stop, readers):
+            if self.team is not None:
+                given.append((Order(at.epoch, n, torch.initial_seed()), 1.0))
+                continue
             silent = n + self.reader >= group.stop  # every process has to take part in the last exchange
             batch = batches[group.start if silent else n + self.reader]
             given.append((send_to_device(batch, device), 0.0 if silent else 1.0))
@@ -207,8 +237,9 @@ class Loop:
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""
-        with self._precision():
-            loss, count = self.task.loss(self.model, batch)
+        if self.team is not None and isinstance(batch, Order):
+            return torch.tensor(self.team.backward(batch), dtype=exact_dtype(self.accelerator.device))
+        loss, count = self._loss(batch)
         (loss * weight if weight != 1 else loss).backward()
         exact = exact_dtype(loss.device)
         return torch.stack([loss.detach().to(exact) * weight, loss.new_full((), count * weight, dtype=exact)])
@@ -216,6 +247,10 @@ class Loop:
     def _precision(self) -> AbstractContextManager[Any]:
         fast = self.config.precision == "bfloat16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16) if fast else nullcontext()
+
+    def _loss(self, batch: Any) -> tuple[Tensor, int]:
+        with self._precision():
+            return self.task.loss(self.model, batch)
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")

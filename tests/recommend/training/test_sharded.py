@@ -16,7 +16,7 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
-from prism.recommend.training.stream import StreamConfig, sample
+from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train import checkpoints
 from prism.train.journal import read_journal
 
@@ -34,7 +34,10 @@ def losses(out: Path) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled"])
-def test_one_process_with_a_divided_table_has_the_loss_and_gradients_of_a_whole_one(data: Path, loss: str) -> None:
+def test_one_process_with_a_divided_table_has_the_loss_and_gradients_of_a_whole_one(
+    data: Path, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardedTask, "_draw", StreamTask._draw)  # the same draws: a shard has draws of its own
     prepared = Prepared.open(data)
     config = replace(CONFIG, objective=ObjectiveConfig(loss=loss, negatives=16, shared=4))
     split = sample(prepared, 100)

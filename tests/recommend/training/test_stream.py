@@ -19,7 +19,6 @@ from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.experts import EXPERTS, fit_experts
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.streaming import fit_streamed, stream_task
-from prism.recommend.training.negatives import counted, proposal
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.recommend.training.task import Batch, BatchConfig
 from prism.train import checkpoints
@@ -98,15 +97,6 @@ def test_processes_that_divide_the_lanes_read_partitions_of_their_own(prepared: 
     assert whole
     # at the end of the epoch, where one lane has nothing left, the other's is shared
     assert len(seen[0] & seen[1]) <= 3
-
-
-def test_popularity_from_counts_draws_what_popularity_from_events_draws() -> None:
-    events = torch.tensor([0, 2, 2, 2, 5, 5, 0, 2])
-    a, b = proposal(events, 7), counted(torch.bincount(events, minlength=7))
-    assert torch.allclose(a.share, b.share)
-    drawn = torch.bincount(b.popular(40_000), minlength=7) / 40_000
-    assert torch.allclose(drawn.double(), b.share, atol=0.01)
-    assert drawn[[1, 3, 4, 6]].sum() == 0
 
 
 def test_a_streamed_run_stops_and_goes_on_loads_and_evaluates(prepared: Prepared, tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ def normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
     return _Normalize.apply(x, eps)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def dropout(x: Tensor, p: float, seed: int) -> Tensor:
+    """x / (1 − p) where a number drawn from the seed says so, else 0 (with probability p)."""
+    return _Dropout.apply(x, p, seed)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def conv_silu(
     x: Tensor, weight: Tensor, *, history: Tensor | None = None, bounds: tuple[int, ...] | None = None
 ) -> Tensor:
@@ -120,6 +125,28 @@ class _Normalize(torch.autograd.Function):
         args = (rows, rows.dtype.type(ctx.eps), _rows(dy, 1), _rows(dx, 1))
         _over_rows(cpu_parts.normalize_backward, len(rows), 8 * x.shape[-1], *args)
         return dx, None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
+        ctx.p, ctx.seed = p, seed
+        return _left_out(x, p, seed)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        return _left_out(dy, ctx.p, ctx.seed), None, None
+
+
+def _left_out(x: Tensor, p: float, seed: int) -> Tensor:
+    from prism.ops.cpu import parts as cpu_parts
+
+    y, flat = x.new_empty(x.shape), x.detach().reshape(-1).numpy()
+    scale = flat.dtype.type(1 / (1 - p) if p < 1 else 0)
+    args = (flat, np.uint64(seed), np.uint64(round(p * 2**32)), scale, y.view(-1).numpy())
+    _over_rows(cpu_parts.dropout, len(flat), 4, *args)
+    return y
 
 
 class _Conv(torch.autograd.Function):

@@ -3,6 +3,8 @@
 Inner loops run over contiguous channels, so that they vectorise; `begin` and `end` bound what one thread does.
 """
 
+import numpy as np
+
 from prism.ops.cpu.compiling import kernel
 from prism.ops.cpu.math import normal
 from prism.ops.cpu.shared import dot
@@ -65,3 +67,19 @@ def normalize_backward(x, eps, dy, dx, begin, end):  # type: ignore[no-untyped-d
         along = dot(x, m, dy, m) * factor * factor if norm > eps else zero
         for i in range(x.shape[1]):
             dx[m, i] = (dy[m, i] - x[m, i] * along) * factor
+
+
+_STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_A, _B, _C, _HALF = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+
+
+@kernel
+def dropout(x, seed, limit, scale, y, begin, end):  # type: ignore[no-untyped-def]
+    """y = scale · x where 32 bits mixed from (seed, place) are at least `limit`, else 0; for places begin … end − 1."""
+    zero = x.dtype.type(0)
+    for i in range(begin, end):
+        z = seed + np.uint64(i) * _STEP  # SplitMix64
+        z = (z ^ (z >> _A)) * _FIRST
+        z = (z ^ (z >> _B)) * _SECOND
+        z = (z ^ (z >> _C)) >> _HALF
+        y[i] = x[i] * scale if z >= limit else zero

@@ -47,6 +47,7 @@ KNOWN: dict[str, Known] = {
     "synthetic-repeats": Known(about="made up: people at their own places again and again; no download"),
     "synthetic-markov": Known(about="made up: the next item depends on the latest; no download"),
     "synthetic-baskets": Known(about="made up: baskets of one subject each; no download"),
+    "synthetic-walk": Known(about="made up: walks among 33,000 items, few events of each; no download"),
     "ml-100k": Known(about="100,000 film ratings", home=GROUPLENS + "100k/", reader="movielens"),
     "ml-1m": Known(about="1 million film ratings", home=GROUPLENS + "1m/", reader="movielens"),
     "ml-10m": Known(about="10 million film ratings", home=GROUPLENS + "10m/", reader="movielens"),

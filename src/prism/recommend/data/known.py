@@ -23,6 +23,7 @@ SHIPPED: dict[str, Callable[[], Log]] = {
     "synthetic-repeats": synthetic.repeat_log,
     "synthetic-markov": synthetic.markov_log,
     "synthetic-baskets": synthetic.basket_log,
+    "synthetic-walk": synthetic.walk_log,
 }
 
 

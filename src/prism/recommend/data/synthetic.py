@@ -4,6 +4,8 @@
 the latest item alone. `basket_log`: several items at one moment, of one subject. Functions of a seed.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from prism.config import at_least
@@ -36,6 +38,11 @@ def synthetic_log(users: int, items: int, events: int, seed: int = 0, *, jump: f
         item_ids=np.arange(items),
         name=f"synthetic-{users}x{items}x{events}",
     )
+
+
+def walk_log(users: int = 2245, items: int = 33_000, events: int = 220_000, seed: int = 0) -> Log:
+    """`synthetic_log` with many items and few events of each, as shops have them."""
+    return replace(synthetic_log(users, items, events, seed), name="synthetic-walk")
 
 
 def _walk(rng: np.random.Generator, starts: np.ndarray, items: int, events: int, jump: float) -> np.ndarray:

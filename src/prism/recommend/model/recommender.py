@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
@@ -99,7 +100,7 @@ class RecommenderModel(nn.Module):
         initialise(self)
         self.features = None if features is None else ItemFeatures(features, dim)
         # positions bring a dropout of their own
-        self.dropout = nn.Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
+        self.dropout = Dropout(0.0 if config.backbone.positions else config.backbone.dropout)
         self.backbone = config.backbone.build()
         self.gates = Gates(dim, config.experts) if config.experts else None
         if config.experts and self.projection is not None:

@@ -1,8 +1,10 @@
-"""Items that stand for the catalogue in one step: drawn uniformly, by popularity, and other sequences' targets.
+"""Items that stand for the catalogue in one step: drawn once each, by chances, and other sequences' targets.
 
-Item i is expected E_i = u / I + m p_i + n p_i times among u uniform draws, m training events drawn at random (which are
-items drawn by popularity p, without a table of chances) and n targets of other sequences: the balance heuristic of a
-mixture of proposals. A sequence's own targets are not drawn for it: what a user takes next does not come by p.
+Item i is drawn with chance π_i = min(1, c q_i), q a mixture of popularity and of a uniform distribution, c such that
+the chances add up to the number of draws: popular items are always there, the others as often as q says, none twice.
+One random number draws them all: with B_i = Σ_{j ≤ i} π_j and u uniform in [0, 1), the items in whose part of the line
+u, u + 1, u + 2, … lie. Among n targets of other sequences i is expected n p_i times more, so that E_i = π_i + n p_i. A
+sequence's own targets are not drawn for it: what a user takes next does not come by popularity p.
 
 A step sees only the rows of its events, targets and drawn items, under new codes: its cost does not grow with the
 catalogue.
@@ -18,37 +20,25 @@ from prism.ops.softmax_loss import Additions
 
 
 class Proposal(NamedTuple):
-    """What popularity draws come from."""
+    """What items are drawn from."""
 
-    events: Int[Tensor, " E"]
-    """The item of each training event."""
+    below: Float[Tensor, " I"]
+    """B: the sum of the chances up to each item; the last is the number of draws."""
+    chance: Float[Tensor, " I"]
+    """π"""
     share: Float[Tensor, " I"]
-    """Each item's share of them."""
+    """p: each item's share of the events."""
 
-    def popular(self, count: int) -> Int[Tensor, " count"]:
-        """Items drawn by popularity."""
-        return self.events[torch.randint(len(self.events), (count,), device=self.events.device)].long()
+    def items(self) -> Int[Tensor, " M"]:
+        """Drawn by their chances, no item twice."""
+        count = round(float(self.below[-1]))
+        points = torch.arange(count, dtype=self.below.dtype, device=self.below.device)
+        points += torch.rand((), dtype=self.below.dtype, device=self.below.device)
+        return torch.searchsorted(self.below, points, right=True).clamp_(max=len(self.below) - 1)
 
     def to(self, device: torch.device) -> "Proposal":
         """The same on a device."""
         return Proposal(*(part.to(device) for part in self))
-
-
-class Counted(NamedTuple):
-    """The same from counts alone, where the events are too many to hold."""
-
-    below: Float[Tensor, " I"]
-    """The share of all items up to each: a draw is the first with more than a uniform number."""
-    share: Float[Tensor, " I"]
-
-    def popular(self, count: int) -> Int[Tensor, " count"]:
-        """Items drawn by popularity."""
-        number = torch.rand(count, dtype=self.below.dtype, device=self.below.device) * self.below[-1]
-        return torch.searchsorted(self.below, number, right=True).clamp_(max=len(self.below) - 1)
-
-    def to(self, device: torch.device) -> "Counted":
-        """The same on a device."""
-        return Counted(*(part.to(device) for part in self))
 
 
 class Negatives(NamedTuple):
@@ -70,36 +60,28 @@ class Compact(NamedTuple):
     """Codes; -1 as before."""
 
 
-def proposal(items: Int[Tensor, " E"], count: int) -> Proposal:
-    """Of the training events' items, in a catalogue of `count`."""
-    share = torch.bincount(items, minlength=count).double() / max(len(items), 1)
-    return Proposal(items, share)
+def proposal(counts: Int[Tensor, " I"], negatives: int, uniform: float) -> Proposal:
+    """For so many draws, from how many training events each item has; q has a share `uniform` that is uniform."""
+    share = counts.double() / max(int(counts.sum()), 1)
+    q = uniform / len(counts) + (1 - uniform) * share
+    always = torch.zeros(len(q), dtype=torch.bool, device=q.device)
+    count, scale = min(negatives, len(q)), 0.0
+    while count > int(always.sum()):
+        scale = (count - int(always.sum())) / float(q[~always].sum())
+        more = (scale * q >= 1) & ~always
+        if not more.any():
+            break
+        always |= more
+    chance = (scale * q).masked_fill_(always, 1.0)
+    below = chance.cumsum(0)
+    return Proposal(below * (count / below[-1]), chance, share)
 
 
-def counted(counts: Int[Tensor, " I"]) -> Counted:
-    """Of how many training events each item has."""
-    share = counts.double() / counts.sum()
-    return Counted(share.cumsum(0), share)
-
-
-def draw(
-    source: Proposal | Counted,
-    targets: Int[Tensor, " N"],
-    limits: Int[Tensor, " S_and_1"],
-    *,
-    negatives: int,
-    uniform: float,
-    shared: int,
-) -> Negatives:
-    """`negatives` draws, a share `uniform` of them uniform, and `shared` of the batch's targets."""
-    device, count = targets.device, len(source.share)
-    flat = round(negatives * uniform)
-    anywhere = torch.randint(count, (flat,), device=device)
-    popular = source.popular(negatives - flat)
-    token = torch.randperm(len(targets), device=device)[:shared]
-    items = torch.cat([anywhere, popular, targets[token]])
-    share = source.share[items]
-    return with_targets(items, flat / count + (negatives - flat) * share, share, token, limits)
+def draw(source: Proposal, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Negatives:
+    """The draws of `source` and `shared` of the batch's targets."""
+    token = torch.randperm(len(targets), device=targets.device)[:shared]
+    items = torch.cat([source.items(), targets[token]])
+    return with_targets(items, source.chance[items], source.share[items], token, limits)
 
 
 def with_targets(

@@ -22,23 +22,29 @@ class ObjectiveConfig:
     loss: Loss | None = "softmax"
     """Exact softmax over all items; `sampled`: over the target and drawn items, for large catalogues: a step then costs
     the same whatever their number; `bce`: target against drawn ones."""
-    negatives: int = 256
-    """Items drawn: shared by a batch (sampled), or for each event (bce; the paper draws 1)."""
+    negatives: int | None = None
+    """Items drawn: each once and shared by a batch (sampled; None: 2048), or for each event (bce; None: 256, the paper
+    draws 1)."""
     uniform: float = 0.5
-    """Share of the drawn items that are drawn uniformly (sampled); the others by popularity."""
+    """How much the chance to be drawn is uniform (sampled): 1 wholly, near 0 by popularity."""
     shared: int = 256
     """Targets of the batch that stand as drawn items for the other sequences in it (sampled)."""
 
     def __post_init__(self) -> None:
         if self.loss is not None:
             one_of("loss", self.loss, Loss)
-        at_least("negatives", self.negatives, 1)
+        if self.negatives is not None:
+            at_least("negatives", self.negatives, 1)
         at_least("shared", self.shared, 0)
-        if not 0 < self.uniform <= 1 or not round(self.negatives * self.uniform):
+        if not 0 < self.uniform <= 1:
             raise InputError(
-                f"uniform must be in (0, 1] and leave a draw, got {self.uniform!r} of {self.negatives}: "
-                "what is never drawn is never pushed down"
+                f"uniform must be in (0, 1], got {self.uniform!r}: what is never drawn is never pushed down"
             )
+
+    @property
+    def draws(self) -> int:
+        """As many as `negatives` says, or as suit the loss."""
+        return self.negatives or (2048 if self.loss == "sampled" else 256)
 
 
 def objective(
@@ -53,9 +59,9 @@ def objective(
     """The sum over tokens of the exact softmax, with what experts add to its scores, or of the binary cross-entropy."""
     if config.loss == "softmax":
         return softmax_loss(x, table, targets, bias=bias, added=added, weights=weights)
-    drawn = torch.randint(len(table), (len(targets), config.negatives), device=x.device)
+    drawn = torch.randint(len(table), (len(targets), config.draws), device=x.device)
     positive, negative = _scores(x, table, bias, targets[:, None]), _scores(x, table, bias, drawn)
-    return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.negatives)
+    return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.draws)
 
 
 def _scores(x: Tensor, table: Tensor, bias: Tensor | None, items: Tensor) -> Tensor:

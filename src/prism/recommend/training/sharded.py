@@ -64,7 +64,7 @@ class ShardedTask(StreamTask):
         if rows not in self._shards:
             config, (first, end) = self.objective, rows.range()
             counts = self.own_counts(first, min(end, self.split.train.n_items)).to(batch.targets.device)
-            self._shards[rows] = Shard.of(counts, rows, negatives=config.negatives, uniform=config.uniform)
+            self._shards[rows] = Shard.of(counts, rows, negatives=config.draws, uniform=config.uniform)
         return draw_shards(self._shards[rows], batch.targets, batch.cu_seqlens, shared=self.objective.shared)
 
     def own_counts(self, first: int, end: int) -> Tensor:

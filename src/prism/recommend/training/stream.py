@@ -21,7 +21,7 @@ from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
-from prism.recommend.training.negatives import Counted, counted
+from prism.recommend.training.negatives import Proposal, proposal
 from prism.recommend.training.task import Batch, Batches, RecommendationTask
 from prism.train.prefetch import Prefetched
 
@@ -65,8 +65,9 @@ class StreamTask(RecommendationTask):
         return f"partitions {', '.join(map(str, sorted(set(batch.windows[:, 0].tolist()))))}"
 
     @cached_property
-    def _proposal(self) -> Counted:
-        return counted(torch.from_numpy(self.prepared.item_counts))
+    def _proposal(self) -> Proposal:
+        counts = torch.from_numpy(self.prepared.item_counts)
+        return proposal(counts, self.objective.draws, self.objective.uniform)
 
     @cached_property
     def _valid(self) -> Queries:

@@ -1,9 +1,9 @@
 """Next-item recommendation as a task to train on: packed windows of histories, a loss, validation by full ranking."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -23,19 +23,12 @@ from prism.recommend.model.experts.named import named
 from prism.recommend.model.experts.training import Seen
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import (
-    Counted,
-    Negatives,
-    Proposal,
-    at_drawn,
-    at_items,
-    compact,
-    draw,
-    proposal,
-)
+from prism.recommend.training.negatives import Negatives, Proposal, at_drawn, at_items, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
+# Events of a batch that are worth a thread of their own.
+WORTH_A_PART = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +161,16 @@ class RecommendationTask:
 
     def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
         """The items that stand for all others in this step."""
-        config, limits = self.objective, batch.cu_seqlens
-        options = {"negatives": config.negatives, "shared": config.shared}
-        return draw(self._proposal.to(limits.device), batch.targets, limits, uniform=config.uniform, **options)
+        source = self._proposal.to(batch.targets.device)
+        return draw(source, batch.targets, batch.cu_seqlens, shared=self.objective.shared)
 
     @cached_property
-    def _proposal(self) -> Proposal | Counted:
+    def _proposal(self) -> Proposal:
         """Of the events that can be targets."""
         starts, ends, _ = self._windows(np.random.default_rng(0))  # which events are in a window depends on no chance
         items = self.split.train.items[concatenated_ranges(starts, ends - starts)]
-        return proposal(torch.from_numpy(items), self.split.train.n_items)
+        counts = torch.from_numpy(np.bincount(items, minlength=self.split.train.n_items))
+        return proposal(counts, self.objective.draws, self.objective.uniform)
 
     @cached_property
     def features(self) -> TrainingFeatures | None:
@@ -219,10 +212,25 @@ class Batches(Sequence[Batch]):
         return -(-len(self.starts) // cast(int, self.task.batching.batch))
 
     def __getitem__(self, n: Any) -> Any:
-        size = cast(int, self.task.batching.batch)
         if not 0 <= n < len(self):
             raise IndexError(n)
-        part = slice(n * size, (n + 1) * size)
+        size = cast(int, self.task.batching.batch)
+        return self._of(slice(n * size, (n + 1) * size))
+
+    def parts(self, n: int, most: int) -> Sequence[Callable[[], Batch]]:
+        """Makers of batches that divide the windows of batch n, about as many events to each."""
+        size = cast(int, self.task.batching.batch)
+        which = np.arange(n * size, min((n + 1) * size, len(self.starts)))
+        lengths = (self.ends - self.starts)[which]
+        count = int(np.clip(lengths.sum() // WORTH_A_PART, 1, min(most, len(which))))
+        shares, held = [list[int]() for _ in range(count)], np.zeros(count, dtype=np.int64)
+        for place in np.argsort(-lengths, kind="stable"):  # the longest first, to whoever has least
+            least = int(held.argmin())
+            shares[least].append(int(which[place]))
+            held[least] += lengths[place]
+        return [partial(self._of, np.sort(share)) for share in shares]
+
+    def _of(self, part: slice | Ints) -> Batch:
         starts, ends = self.starts[part], self.ends[part]
         train = self.task.split.train
         last = ends - 1  # the last event is a target only: the start token makes up the count

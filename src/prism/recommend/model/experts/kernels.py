@@ -44,11 +44,16 @@ OF_COUNT, OF_GAP, OF_DAY, OF_WEEK, OF_AFTER = (
 )
 WEIGHTS = OF_AFTER + 1
 
+_MANTISSA = (1 << 52) - 1
+_ROOT_TWO = int(np.float64(2**0.5).view(np.int64)) & _MANTISSA
+
 
 @loop
 def bucket(number, buckets):  # type: ignore[no-untyped-def]
     """⌊2 log₂(1 + number)⌋, at most the last."""
-    return min(int(2 * np.log2(1.0 + max(number, 0))), buckets - 1)
+    bits = np.float64(1 + max(number, 0)).view(np.int64)  # log₂ of a whole number from its exponent and mantissa
+    half = 1 if (bits & _MANTISSA) >= _ROOT_TWO else 0
+    return min(2 * ((bits >> 52) - 1023) + half, buckets - 1)
 
 
 @loop
@@ -129,7 +134,7 @@ def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, item
 
     `sums` [items] is zero before and after.
     """
-    first, total = at, 0.0
+    first, total, columns, shares = at, 0.0, rows.columns, rows.shares
     for a in range(min(latest, len(ages))):
         j = state.recent[a]
         if j < 0:
@@ -137,11 +142,11 @@ def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, item
         total += ages[a]
         weight = ages[a] * rows.totals[j] / (rows.totals[j] + doubt)
         for b in range(rows.starts[j], rows.starts[j + 1]):
-            i = rows.columns[b]
-            if sums[i] == 0:
-                items[at] = i
-                at += 1
-            sums[i] += weight * rows.shares[b]
+            i = columns[b]
+            before = sums[i]
+            items[at] = i  # kept if the item is new: a branch would be mispredicted at every third entry
+            at += before == 0
+            sums[i] = before + weight * shares[b]
     for n in range(first, at):
         i = items[n]
         kinds[n] = kind
@@ -182,7 +187,8 @@ def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore
 @loop
 def most_entries(state, known):  # type: ignore[no-untyped-def]
     """No moment has more: an item once for each kind, and no more than the rows of the latest items hold."""
-    return 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + 2 * RECENT) * KEPT)
+    most = 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + 2 * RECENT) * KEPT)
+    return most + 1  # one is written beyond the last
 
 
 @loop
@@ -283,7 +289,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
     """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
     own, rows, context = np.empty(len(state.items)), np.empty(2, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
-    most = 2 * len(state.items) + 4 * known
+    most = 2 * len(state.items) + 4 * known + 1
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
     before, t = -1, 0
