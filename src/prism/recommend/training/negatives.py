@@ -24,6 +24,7 @@ class Proposal(NamedTuple):
 
     below: Float[Tensor, " I"]
     """B: the sum of the chances up to each item; the last is the number of draws."""
+    count: int
     chance: Float[Tensor, " I"]
     """π"""
     share: Float[Tensor, " I"]
@@ -31,14 +32,13 @@ class Proposal(NamedTuple):
 
     def items(self) -> Int[Tensor, " M"]:
         """Drawn by their chances, no item twice."""
-        count = round(float(self.below[-1]))
-        points = torch.arange(count, dtype=self.below.dtype, device=self.below.device)
+        points = torch.arange(self.count, dtype=self.below.dtype, device=self.below.device)
         points += torch.rand((), dtype=self.below.dtype, device=self.below.device)
         return torch.searchsorted(self.below, points, right=True).clamp_(max=len(self.below) - 1)
 
     def to(self, device: torch.device) -> "Proposal":
         """The same on a device."""
-        return Proposal(*(part.to(device) for part in self))
+        return Proposal(self.below.to(device), self.count, self.chance.to(device), self.share.to(device))
 
 
 class Negatives(NamedTuple):
@@ -74,7 +74,7 @@ def proposal(counts: Int[Tensor, " I"], negatives: int, uniform: float) -> Propo
         always |= more
     chance = (scale * q).masked_fill_(always, 1.0)
     below = chance.cumsum(0)
-    return Proposal(below * (count / below[-1]), chance, share)
+    return Proposal(below * (count / below[-1]), count, chance, share)
 
 
 def draw(source: Proposal, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Negatives:
