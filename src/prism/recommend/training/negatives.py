@@ -24,7 +24,7 @@ class Proposal(NamedTuple):
 
     below: Float[Tensor, " I"]
     """B: the sum of the chances up to each item; the last is the number of draws."""
-    count: int
+    number: int
     chance: Float[Tensor, " I"]
     """π"""
     share: Float[Tensor, " I"]
@@ -32,13 +32,13 @@ class Proposal(NamedTuple):
 
     def items(self) -> Int[Tensor, " M"]:
         """Drawn by their chances, no item twice."""
-        points = torch.arange(self.count, dtype=self.below.dtype, device=self.below.device)
+        points = torch.arange(self.number, dtype=self.below.dtype, device=self.below.device)
         points += torch.rand((), dtype=self.below.dtype, device=self.below.device)
         return torch.searchsorted(self.below, points, right=True).clamp_(max=len(self.below) - 1)
 
     def to(self, device: torch.device) -> "Proposal":
         """The same on a device."""
-        return Proposal(self.below.to(device), self.count, self.chance.to(device), self.share.to(device))
+        return Proposal(self.below.to(device), self.number, self.chance.to(device), self.share.to(device))
 
 
 class Negatives(NamedTuple):
