@@ -174,6 +174,10 @@ class _SoftmaxLoss(torch.autograd.Function):
         return (*scaled, None, None, None, None, None, None)
 
 
+def _compiles(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
 class _Block(NamedTuple):
     """Of a block of tokens: e^{logit − top}, their sums, −log p(target), and the gradients of the experts' weights."""
 
@@ -190,7 +194,7 @@ class _Exponentials:
         self.of = _nothing(x, items) if added is None else added
         self.weights = x.new_empty(len(x), 0) if weights is None else weights.detach()
         self.kinds = self.weights.shape[1] - self.of.rows.shape[1]
-        self.compiled = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+        self.compiled = _compiles(x)
         if self.compiled:
             bank = self.of.bank.to(x.dtype)
             self.arrays = tuple(part.numpy() for part in self.of._replace(bank=bank))
