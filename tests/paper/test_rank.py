@@ -16,6 +16,6 @@ def test_every_mixer_of_the_table_fits_every_task() -> None:
 def test_the_command_draws_accuracy_over_length(tmp_path: Path) -> None:
     training = ProbeTraining(steps=2, batch=4, every=1, watched=8, tested=16)
     settings = ProbeSettings(tracking_length=4, tracking_dim=8, training=training)
-    rank(("running-parity", "s3"), ("prism:tracking", "gated-deltanet"), 2, settings, 1, tmp_path)
+    rank(("running-parity", "s3"), ("prism:tracking", "gated-deltanet"), 2, settings, processes=1, out=tmp_path)
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
     assert "at 16 tokens" in (tmp_path / "table.txt").read_text()
