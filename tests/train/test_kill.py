@@ -21,13 +21,16 @@ def tensors(out: Path, kind: str, name: str) -> dict[str, torch.Tensor]:
     return checkpoints.load_tensors(found, name)
 
 
-def run_for(seconds: float | None, out: Path) -> None:
-    """Trains in a process of its own, killed after so long."""
+def run_for(seconds: float | None, out: Path, *, saved: bool = False) -> None:
+    """Trains in a process of its own, killed after so long, or so long after it has saved (`saved`)."""
     # the server has imported and compiled everything: the kills fall into the training
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.warm"])
     child = context.Process(target=tiny.fit, args=(out,))
+    before = checkpoints.newest(out, "last")
     child.start()
+    while saved and child.is_alive() and checkpoints.newest(out, "last") == before:
+        time.sleep(0.001)
     child.join(seconds)
     if child.is_alive():
         os.kill(child.pid or 0, signal.SIGKILL)
@@ -42,8 +45,9 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, monkeypatch:
     run_for(None, tmp_path / "whole")
     span = time.monotonic() - began
     moments, found = random.Random(0), set()
-    for _ in range(10):
-        run_for(moments.uniform(0.1, 0.4) * span, tmp_path / "killed")
+    for n in range(10):
+        # at any moment of a start, and then in the midst of training, however busy the machine is
+        run_for(moments.uniform(0, 0.1 if n % 3 else 0.4) * span, tmp_path / "killed", saved=n % 3 > 0)
         found.add(checkpoints.newest(tmp_path / "killed", "last"))
     assert len(found) > 2  # the kills did fall into the training
     run_for(None, tmp_path / "killed")
