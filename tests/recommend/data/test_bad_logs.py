@@ -31,6 +31,8 @@ HEAD = "user,item,time\n"
         (HEAD + "1,1,1\n,2,2\n3,1,2\n", "'user' of .*: 1 of 3 ids are missing, first in event 2"),
         (HEAD + "1,1,1\n1,NaN,2\n3,1,2\n", "'item' of .*: 1 of 3 ids are missing, first in event 2"),
         (HEAD + "1,1,1,9,9\n1,2,2\n", "cannot read .*log.csv"),
+        ("0,2010-10-19,30.2,-97.7,22\n", "has no header line, and 5 columns: name the user column by its number"),
+        ("0,1,2\na,b,1300000000\n", "no user column found in .*log.csv: it has 0, 1, 2"),
     ],
 )
 def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -372,3 +372,21 @@ def test_pandas_columns_with_gaps_zones_categories_and_mixed_values_are_read() -
     log = read_log(frame, drop_nulls=True)
     assert as_lists(log) == {"a": [1, 2], "b": [2]}
     assert log.times.tolist() == [0, 60, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("a,x,5.0,1300000000\na,y,4.0,1300000001\nb,x,5.0,1300000002\n", {}),
+        ("a\tx\t2011-03-13\na\ty\t2011-03-14\nb\tx\t2011-03-15\n", {}),
+        ("2011-03-13;0.5;x;9;a\n2011-03-14;0.5;y;9;a\n2011-03-15;0.5;x;9;b\n", {"user": "5", "item": "3", "time": "1"}),
+    ],
+)
+def test_a_file_without_a_header_is_read_by_the_places_of_its_columns(
+    tmp_path: Path, text: str, named: dict[str, str]
+) -> None:
+    file = tmp_path / "events.txt"
+    file.write_text(text)
+    log = read_log(file, **named)
+    assert (log.n_events, log.user_ids.tolist(), log.item_ids.tolist()) == (3, ["a", "b"], ["x", "y"])
+    assert log.items.tolist() == [0, 1, 0]

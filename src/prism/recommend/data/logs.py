@@ -12,16 +12,19 @@ from prism.errors import InputError, suggest
 from prism.recommend.data.clock import read_times
 from prism.recommend.data.items import with_item_table
 from prism.recommend.data.log import Codes, Ids, Ints, Log
-from prism.recommend.data.sources import collect, files_of, from_pandas, scan
+from prism.recommend.data.sources import UNNAMED, collect, files_of, from_pandas, scan, without_header
 
 GUESSES = {
     "user": "user userid uid customer customerid reviewerid visitor visitorid member memberid account"
-    " accountid client clientid buyer buyerid person personid session sessionid",
+    " accountid client clientid buyer buyerid person personid reviewer profile profileid device deviceid household"
+    " householdid householdkey card cardid session sessionid",
     "item": "item itemid iid product productid parentasin asin movie movieid film filmid sku stockcode"
     " article articleid business businessid track trackid song songid artist artistid book bookid"
-    " video videoid content contentid news newsid page pageid url",
+    " video videoid content contentid news newsid venue venueid poi poiid place placeid location locationid game gameid"
+    " app appid recipe recipeid isbn page pageid url",
     "time": "timestamp time ts datetime date eventtime timems times unixreviewtime unixtime created createdat"
-    " invoicedate orderdate purchasedate reviewtime tdat eventdate day",
+    " invoicedate orderdate purchasedate reviewtime tdat utctime localtime checkintime clicktime visittime visitedat"
+    " boughtat purchasedat eventdate day",
 }
 
 
@@ -139,11 +142,17 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault("".join(c for c in name.partition(":")[0].lower() if c.isalnum()), name)
+    bare = without_header(names)
+    if bare and len(names) in UNNAMED:
+        plain = dict(zip(UNNAMED[len(names)], names, strict=True))
     chosen = {}
     for role, column in wanted.items():
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
         found = column or next((plain[guess] for guess in GUESSES[role].split() if guess in plain), None)
+        if found is None and bare:
+            many = f"{where} has no header line, and {len(names)} columns"
+            raise InputError(f"{many}: name the {role} column by its number, e.g. {role}=1")
         if found is None:
             raise InputError(f"no {role} column found in {where}: it has {listed}; name it with {role}=")
         chosen[role] = found

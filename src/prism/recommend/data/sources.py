@@ -3,6 +3,7 @@
 import bz2
 import glob
 import gzip
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ TABLES = (".csv", ".tsv", ".tab", ".txt", ".inter", ".parquet", ".pq", ".jsonl",
 NULLS = ["NaN", "nan", "NULL", "null"]
 PACKED = (".gz", ".zst", ".bz2", ".zip")
 GZIP, ZSTD, BZIP2, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\x03\x04"
-# Columns of a file user::item::rating::time, by their number.
+# What the columns of a file without a header are, by how many there are.
 UNNAMED = {3: ["user", "item", "time"], 4: ["user", "item", "rating", "time"]}
 
 
@@ -78,7 +79,23 @@ def _table(source: Path | bytes, head: bytes, suffix: str, file: Path) -> Table:
     if first.count(b"::") in (2, 3) and first.replace(b"::", b"").count(b":") == 0:
         return Table(_double_colons(source, first, options), typed=False)
     separator = "\t" if suffix in (".tsv", ".tab", ".inter") else _separator(first)
-    return Table(pl.scan_csv(source, separator=separator, **options), typed=False)
+    if not _is_event(first.decode("utf-8", "replace").split(separator)):
+        return Table(pl.scan_csv(source, separator=separator, **options), typed=False)
+    frame = pl.scan_csv(source, separator=separator, has_header=False, **options)
+    numbers = {name: str(n + 1) for n, name in enumerate(frame.collect_schema().names())}
+    return Table(frame.rename(numbers), typed=False)
+
+
+def _is_event(cells: list[str]) -> bool:
+    """Whether a file's first line is an event and no header: only names that count columns are numbers."""
+    numbers = [cell.strip().strip('"') for cell in cells]
+    counted = any(numbers == [str(first + n) for n in range(len(cells))] for first in (0, 1))
+    return not counted and any(re.match(r"\d+(\.\d*)?$|\d{4}[-/]\d\d[-/]\d\d", number) for number in numbers)
+
+
+def without_header(names: Sequence[str]) -> bool:
+    """Whether these are the names that columns without one are given: 1, 2, 3, …"""
+    return list(names) == [str(n + 1) for n in range(len(names))]
 
 
 def _double_colons(source: Path | bytes, first: bytes, options: dict[str, Any]) -> pl.LazyFrame:
