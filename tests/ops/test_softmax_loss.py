@@ -15,22 +15,33 @@ def operands(N: int = 37, items: int = 23, D: int = 8, dtype: torch.dtype = torc
     return x, table, bias, torch.randint(items, (N,))
 
 
+def definition(logits: torch.Tensor, targets: torch.Tensor, focus: float) -> torch.Tensor:
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    return losses.sum() if focus == 0 else ((1 - (-losses).exp() ** focus) / focus).sum()
+
+
 @pytest.mark.parametrize("tile", [(1, 23), (5, 23), (100, 23), (1, 1), (5, 4), (37, 22), None])
-@pytest.mark.parametrize("biased", [False, True])
-def test_values_and_gradients_are_those_of_cross_entropy(tile: tuple[int, int] | None, biased: bool) -> None:
+@pytest.mark.parametrize(("biased", "focus"), [(False, 0.0), (True, 0.0), (True, 0.5), (False, 1.0)])
+def test_values_and_gradients_are_those_of_cross_entropy(
+    tile: tuple[int, int] | None, biased: bool, focus: float
+) -> None:
+    """Or, with a focus q, those of (1 − p^q) / q."""
     x, table, bias, targets = operands()
     used = (x, table, bias) if biased else (x, table)
-    ours = softmax_loss(x, table, targets, bias=bias if biased else None, tile=tile)
-    plain = F.cross_entropy(x @ table.T + (bias if biased else 0), targets, reduction="sum")
+    ours = softmax_loss(x, table, targets, bias=bias if biased else None, focus=focus, tile=tile)
+    plain = definition(x @ table.T + (bias if biased else 0), targets, focus)
     torch.testing.assert_close(ours, plain)
     for mine, theirs in zip(torch.autograd.grad(3 * ours, used), torch.autograd.grad(3 * plain, used), strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("tile", [(2, 4), (2, 3)])
-def test_gradients_agree_with_finite_differences(tile: tuple[int, int]) -> None:
+@pytest.mark.parametrize("focus", [0.0, 0.3])
+def test_gradients_agree_with_finite_differences(tile: tuple[int, int], focus: float) -> None:
     x, table, bias, targets = operands(N=5, items=4, D=3)
-    torch.autograd.gradcheck(lambda x, w, b: softmax_loss(x, w, targets, bias=b, tile=tile), (x, table, bias))
+    torch.autograd.gradcheck(
+        lambda x, w, b: softmax_loss(x, w, targets, bias=b, focus=focus, tile=tile), (x, table, bias)
+    )
 
 
 @pytest.mark.parametrize("tile", [(2, 2), (1, 1)])
@@ -85,22 +96,23 @@ def test_memory_does_not_grow_with_tokens_times_items() -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("tile", [None, (3, 4)])
+@pytest.mark.parametrize("focus", [0.0, 0.5])
 def test_with_features_added_the_loss_and_all_gradients_are_those_of_the_plain_sum(
-    tile: tuple[int, int] | None, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    tile: tuple[int, int] | None, compiled: bool, focus: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the form that other devices take."""
     monkeypatch.setattr("prism.ops.softmax_loss._compiles", lambda weights: compiled)
     monkeypatch.setattr("prism.ops.softmax_loss.BLOCK_ROWS", 1)  # else a tile holds all tokens
-    N, items, K, F = 7, 9, 3, 2
+    N, items, K, rows = 7, 9, 3, 2
     x, table, bias, weights = (
-        torch.randn(*shape, dtype=torch.float64) for shape in ((N, 5), (items, 5), (items,), (N, K + F))
+        torch.randn(*shape, dtype=torch.float64) for shape in ((N, 5), (items, 5), (items,), (N, K + rows))
     )
-    added, features = draw_additions(N, items, K, F, torch.float64)
+    added, features = draw_additions(N, items, K, rows, torch.float64)
     targets = torch.randint(items, (N,))
     inputs = [part.requires_grad_() for part in (x, table, bias, weights)]
-    ours = softmax_loss(x, table, targets, bias=bias, added=added, weights=weights, tile=tile)
+    ours = softmax_loss(x, table, targets, bias=bias, added=added, weights=weights, focus=focus, tile=tile)
     logits = x @ table.T + bias + (weights[..., None] * features).sum(1)
-    wanted = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    wanted = definition(logits, targets, focus)
     torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-12)
     for a, b in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(wanted, inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)

@@ -56,9 +56,9 @@ class Additions(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A loss and its gradients (None where none were asked for)."""
+    """−log p of every token, and gradients (None where none were asked for)."""
 
-    total: Tensor
+    losses: Tensor
     dx: Tensor | None = None
     dtable: Tensor | None = None
     dbias: Tensor | None = None
@@ -86,9 +86,13 @@ def softmax_loss(
     bias: Float[Tensor, " I"] | None = None,
     added: Additions | None = None,
     weights: Float[Tensor, "N K_and_F"] | None = None,
+    focus: float = 0.0,
     tile: tuple[int, int] | None = None,
 ) -> Float[Tensor, ""]:
     """The sum over tokens of −log p(target), differentiable in `x`, `table`, `bias` and `weights`.
+
+    With a focus q > 0 it is the sum of (1 − p(target)^q) / q, whose limit for q → 0 is −log p: a token then counts by
+    p^q, so that targets which nobody could have foreseen count less.
 
     Under autocast the products run in its dtype; exponentials and sums stay in the table's own.
 
@@ -99,6 +103,7 @@ def softmax_loss(
         bias: Added to each item's score.
         added: Features whose weighted sum is added to the scores; with them a tile holds all items.
         weights: Of these, for each token.
+        focus: The q above, at most 1.
         tile: Tokens and items whose logits are held at once; None: what suits the cache.
     """
     if (added is None) != (weights is None):
@@ -116,27 +121,31 @@ def softmax_loss(
         if tile is None and on_gpu(x) and _has_kernels(x, table):
             kernels = import_module("prism.ops.triton.softmax_loss")
             found = kernels.token_losses(x.to(table.dtype), table, bias, targets, fast, added, strength)
-            return found.sum().to(x.dtype)  # type: ignore[no-any-return]
-        return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, rows, items, fast, trained)
+            return focused(found, focus).sum().to(x.dtype)
+        plan = _Plan(rows, items, fast, trained, focus)
+        return _SoftmaxLoss.apply(x.to(table.dtype), table, bias, strength, targets, added, plan)
 
 
-@torch.no_grad()
-def added_log_likelihoods(
-    added: Additions, weights: Float[Tensor, "N K_and_F"], targets: Int[Tensor, " N"]
-) -> Float[Tensor, " N"]:
-    """log p(target) of each token where nothing but the additions makes the scores; without gradients."""
-    items, made = added.bank.shape[1], _Exponentials(weights, added.bank.shape[1], added, weights)
-    found = weights.new_empty(len(targets))
-    most = BLOCK_LOGITS.get(weights.device.type, BLOCK_LOGITS_ELSEWHERE)
-    for part in _slices(len(targets), max(most // max(items, 1), BLOCK_ROWS)):
-        logits = weights.new_zeros(len(targets[part]), items)
-        found[part] = -made.of_block(logits, targets, part, trained=False).losses
-    return found
+def focused(losses: Float[Tensor, " N"], focus: float) -> Float[Tensor, " N"]:
+    """(1 − p^q) / q of losses −log p, q = `focus`; the losses themselves where it is 0."""
+    return -torch.expm1(-focus * losses) / focus if focus else losses
 
 
 def _has_kernels(x: Tensor, table: Tensor) -> bool:
     """Whether the GPU's kernels take these: not in float64, nor features wider than a tile can hold."""
     return table.dtype != torch.float64 and x.shape[1] <= 256 and not torch.compiler.is_compiling() and has_triton()
+
+
+class _Plan(NamedTuple):
+    """How a loss is computed."""
+
+    rows: int
+    items: int
+    """Of a tile of logits."""
+    fast: torch.dtype
+    """Of the products."""
+    trained: bool
+    focus: float
 
 
 class _SoftmaxLoss(torch.autograd.Function):
@@ -149,29 +158,27 @@ class _SoftmaxLoss(torch.autograd.Function):
         weights: Tensor | None,
         targets: Tensor,
         added: Additions | None,
-        rows: int,
-        items: int,
-        fast: torch.dtype,
-        trained: bool,
+        plan: _Plan,
     ) -> Tensor:
-        catalogue = Catalogue(table, bias, table.to(fast))
-        if items >= len(table):
-            found = _whole(x, catalogue, targets, rows, trained, _Exponentials(x, len(table), added, weights))
+        catalogue = Catalogue(table, bias, table.to(plan.fast))
+        if plan.items >= len(table):
+            found = _whole(x, catalogue, targets, plan, _Exponentials(x, len(table), added, weights))
         else:
-            found = _tiled(x, catalogue, targets, rows, items, trained)
+            found = _tiled(x, catalogue, targets, plan)
         if found.dx is not None and found.dtable is not None:  # the −1 of p − 1 at the target
-            found.dx.sub_(table[targets])
-            found.dtable.index_add_(0, targets, x, alpha=-1)
+            counts = _counts(found.losses, plan.focus)
+            found.dx.addcmul_(table[targets], counts, value=-1)
+            found.dtable.index_add_(0, targets, x * counts, alpha=-1)
             if found.dbias is not None:
-                found.dbias.index_add_(0, targets, found.dbias.new_ones(len(targets)), alpha=-1)
+                found.dbias.index_add_(0, targets, counts[:, 0], alpha=-1)
         ctx.save_for_backward(*found[1:])
-        return found.total.to(x.dtype)
+        return focused(found.losses, plan.focus).sum(dtype=exact_dtype(x.device)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         scaled = (None if part is None else part * grad for part in ctx.saved_tensors)
-        return (*scaled, None, None, None, None, None, None)
+        return (*scaled, None, None, None)
 
 
 def _compiles(x: Tensor) -> bool:
@@ -248,50 +255,56 @@ def _nothing(x: Tensor, items: int) -> Additions:
     return Additions(starts, *entries, x.new_empty(0, items), rows)
 
 
-def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, trained: bool, made: _Exponentials) -> Parts:
+def _counts(losses: Tensor, focus: float) -> Tensor:
+    """[N, 1]: what −log p of each token is multiplied by in the gradient: p^q."""
+    return (-focus * losses).exp_()[:, None]
+
+
+def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, plan: _Plan, made: _Exponentials) -> Parts:
     """All items for a few tokens at a time; gradients without the targets' −1."""
-    total, grads = _zero(x), _grads(x, catalogue, trained)
-    dweights = [made.weights[:0]]
-    for part in _slices(len(x), rows):
-        e, mass, losses, dweight = made.of_block(catalogue.logits(x[part]), targets, part, trained)
-        total += losses.sum(dtype=total.dtype)
+    grads = _grads(x, catalogue, plan.trained)
+    losses, dweights = [x.new_empty(0)], [made.weights[:0]]
+    for part in _slices(len(x), plan.rows):
+        e, mass, block_losses, dweight = made.of_block(catalogue.logits(x[part]), targets, part, plan.trained)
+        losses.append(block_losses)
         if grads is None:
             continue
         dx, dtable, dbias = grads
-        # dividing the narrow operand by the mass spares a pass over the logits
-        fast = e.to(catalogue.fast.dtype)
-        dx[part] = (fast @ catalogue.fast).to(x.dtype) / mass
-        _add_product(dtable, fast.T, (x[part] / mass).to(fast.dtype))
+        # scaling the narrow operand by 1 / mass spares a pass over the logits
+        scale, fast = _counts(block_losses, plan.focus) / mass, e.to(catalogue.fast.dtype)
+        dx[part] = (fast @ catalogue.fast).to(x.dtype) * scale
+        _add_product(dtable, fast.T, (x[part] * scale).to(fast.dtype))
         if dbias is not None:
-            dbias += (e.T @ (1 / mass)).squeeze(1)
-        dweights.append(dweight)
+            dbias += (e.T @ scale).squeeze(1)
+        dweights.append(dweight.mul_(_counts(block_losses, plan.focus)))
     if grads is None:
-        return Parts(total)
-    return Parts(total, *grads, torch.cat(dweights) if made.weights.shape[1] else None)
+        return Parts(torch.cat(losses))
+    return Parts(torch.cat(losses), *grads, torch.cat(dweights) if made.weights.shape[1] else None)
 
 
-def _tiled(x: Tensor, catalogue: Catalogue, targets: Tensor, rows: int, items: int, trained: bool) -> Parts:
+def _tiled(x: Tensor, catalogue: Catalogue, targets: Tensor, plan: _Plan) -> Parts:
     """Tiles of tokens × items, twice."""
-    normaliser = _normaliser(x, catalogue, rows, items)
-    total = _zero(x)
-    for part in _slices(len(x), rows):
-        picked = (x[part] * catalogue.table[targets[part]]).sum(1, keepdim=True)
+    normaliser = _normaliser(x, catalogue, plan.rows, plan.items)
+    losses = x.new_empty(len(x))
+    for part in _slices(len(x), plan.rows):
+        picked = (x[part] * catalogue.table[targets[part]]).sum(1)
         if catalogue.bias is not None:
-            picked += catalogue.bias[targets[part], None]
-        total += (normaliser[part] - picked).sum()
-    grads = _grads(x, catalogue, trained)
+            picked += catalogue.bias[targets[part]]
+        losses[part] = normaliser[part, 0] - picked
+    grads = _grads(x, catalogue, plan.trained)
     if grads is None:
-        return Parts(total)
+        return Parts(losses)
     dx, dtable, dbias = grads
-    for block in _slices(len(catalogue.table), items):
-        for part in _slices(len(x), rows):
-            p = catalogue.logits(x[part], block).sub_(normaliser[part]).exp_()
+    lowered = normaliser + plan.focus * losses[:, None]  # e^{logit − this} = p · count
+    for block in _slices(len(catalogue.table), plan.items):
+        for part in _slices(len(x), plan.rows):
+            p = catalogue.logits(x[part], block).sub_(lowered[part]).exp_()
             e = p.to(catalogue.fast.dtype)
             _add_product(dx[part], e, catalogue.fast[block])
             _add_product(dtable[block], e.T, x[part].to(e.dtype))
             if dbias is not None:
                 dbias[block] += p.sum(0)
-    return Parts(total, *grads)
+    return Parts(losses, *grads)
 
 
 def _normaliser(x: Tensor, catalogue: Catalogue, rows: int, items: int) -> Tensor:
@@ -321,10 +334,6 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total.addmm_(a, b)
     else:
         total += a @ b
-
-
-def _zero(x: Tensor) -> Tensor:
-    return torch.zeros((), dtype=exact_dtype(x.device), device=x.device)
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:

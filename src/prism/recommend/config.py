@@ -111,7 +111,10 @@ class FitConfig:
     def resolve(self, facts: Facts) -> tuple["FitConfig", list[Chosen]]:
         """With every open option set by its rule; and which these were."""
         rules = choices(facts)
-        chosen = [rules[name] for name in self.open if not (name == "experts" and self.objective.loss == "bce")]
+        out_of_question = {"experts"} if self.objective.loss == "bce" else set[str]()
+        if self.experts == () or out_of_question:
+            out_of_question.add("focus")  # a model alone knows too little at first: all its chances are small
+        chosen = [rules[name] for name in self.open if name not in out_of_question]
         return self.with_options({one.option: one.value for one in chosen}), chosen
 
     def with_options(self, values: dict[str, Any]) -> "FitConfig":
@@ -126,7 +129,7 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config, once nothing is left open."""
-        if set(self.open) - {"experts", "loss"}:
+        if set(self.open) - {"experts", "loss", "focus"}:
             raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
         return self._open_model()
 

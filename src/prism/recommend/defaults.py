@@ -120,6 +120,9 @@ class Rules:
             return "sampled", f"the exact softmax over {self.of.items:,} items would take most of the time"
         return "softmax", f"{self.of.items:,} items can be compared with each other at every event"
 
+    def focus(self) -> tuple[float, str]:
+        return 0.5, "an event counts by the root of its chance: what nobody could foresee should not shape a ranking"
+
     def epochs(self) -> tuple[int, str]:
         return (10 if self._large else 5), "at most; fewer if the minutes allow fewer"
 
@@ -143,7 +146,7 @@ class Rules:
 
 OPTIONS = (
     "experts", "time_gaps", "query_time", "projection", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
-    "loss", "epochs",
+    "loss", "focus", "epochs",
 )  # fmt: skip
 
 

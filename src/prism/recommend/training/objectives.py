@@ -27,6 +27,9 @@ class ObjectiveConfig:
     draws 1)."""
     uniform: float = 0.5
     """How much the chance to be drawn is uniform (sampled): 1 wholly, near 0 by popularity."""
+    focus: float | None = None
+    """q of (1 − p^q) / q, which is minimised in place of −log p: an event then counts by p^q, and those that nobody
+    could have foreseen count less. 0: −log p; None: by rule with experts, 0 without."""
     shared: int = 256
     """Targets of the batch that stand as drawn items for the other sequences in it (sampled)."""
 
@@ -36,6 +39,8 @@ class ObjectiveConfig:
         if self.negatives is not None:
             at_least("negatives", self.negatives, 1)
         at_least("shared", self.shared, 0)
+        if self.focus is not None and not 0 <= self.focus <= 1:
+            raise InputError(f"focus must be in [0, 1], got {self.focus!r}")
         if not 0 < self.uniform <= 1:
             raise InputError(
                 f"uniform must be in (0, 1], got {self.uniform!r}: what is never drawn is never pushed down"
@@ -58,7 +63,7 @@ def objective(
 ) -> Float[Tensor, ""]:
     """The sum over tokens of the exact softmax, with what experts add to its scores, or of the binary cross-entropy."""
     if config.loss == "softmax":
-        return softmax_loss(x, table, targets, bias=bias, added=added, weights=weights)
+        return softmax_loss(x, table, targets, bias=bias, added=added, weights=weights, focus=config.focus or 0.0)
     drawn = torch.randint(len(table), (len(targets), config.draws), device=x.device)
     positive, negative = _scores(x, table, bias, targets[:, None]), _scores(x, table, bias, drawn)
     return -(F.logsigmoid(positive).sum() + F.logsigmoid(-negative).sum() / config.draws)

@@ -8,7 +8,7 @@ leans on popularity more than a ranking should; with q = ½ an event counts by t
 import torch
 from torch import Tensor, nn
 
-from prism.ops.softmax_loss import added_log_likelihoods, softmax_loss
+from prism.ops.softmax_loss import focused, softmax_loss
 from prism.recommend.model.recommender import Events, Outputs, RecommenderModel
 from prism.recommend.training.task import Batch, RecommendationTask
 
@@ -17,6 +17,8 @@ TOKENS, STEPS, RATE = 40_000, 400, 0.03
 ENTRIES = 1 << 25
 # The q above.
 FOCUS = 0.5
+# The squares of the last layer's weights cost this much per training event: few events are soon learned by heart.
+SHRINKAGE = 10.0
 
 
 def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: int = TOKENS, steps: int = STEPS) -> None:
@@ -27,6 +29,7 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
     sample = _sample(task, tokens)
     trained = [gates.context.weight, gates.context.bias, gates.out.weight, gates.out.bias]
     optimiser, silent = torch.optim.Adam(trained, lr=RATE), _Silent(model)
+    shrinkage = SHRINKAGE / max(task.split.train.n_events, 1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.seed)
         for step in range(steps):
@@ -34,25 +37,20 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
                 group["lr"] = RATE * (1 - step / steps)
             batch = sample[step % len(sample)]
             optimiser.zero_grad()
-            (_loss(task, silent, batch) / len(batch.targets)).backward()
+            size = gates.out.weight.square().sum() + gates.out.bias.square().sum()
+            (_loss(task, silent, batch) / len(batch.targets) + shrinkage * size).backward()
             optimiser.step()
     model.zero_grad(set_to_none=True)
 
 
 def _loss(task: RecommendationTask, silent: "_Silent", batch: Batch) -> Tensor:
-    """−log p of each target by its chance^q; the gradient of p^q / q is p^q times that of log p."""
     if task.objective.loss == "sampled":
-        found = task.sampled_log_likelihoods(silent, batch)
-        chance = (FOCUS * found.detach()).exp()
-        return -(chance / chance.mean() * found).sum()
+        return focused(-task.sampled_log_likelihoods(silent, batch), FOCUS).sum()
     assert batch.seen is not None
     device = silent.device
     contexts, added, targets = batch.seen.contexts.to(device), batch.seen.added.to(device), batch.targets.to(device)
     x, table, _, weights = silent(batch.events, batch.cu_seqlens, None, contexts)
-    assert weights is not None
-    chance = (FOCUS * added_log_likelihoods(added, weights, targets)).exp()[:, None]
-    counted = weights.detach() + chance / chance.mean() * (weights - weights.detach())
-    return softmax_loss(x, table, targets, added=added, weights=counted)
+    return softmax_loss(x, table, targets, added=added, weights=weights, focus=FOCUS)
 
 
 class _Silent(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from prism.config import at_least, one_of
 from prism.ops.common.packing import Packing
 from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
+from prism.ops.softmax_loss import focused
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.evaluation.metrics import CUTOFFS
@@ -106,7 +107,8 @@ class RecommendationTask:
         """The sum over events, and how many there are."""
         targets = batch.targets
         if self.objective.loss == "sampled":
-            return -self.sampled_log_likelihoods(model, batch).sum(), len(targets)
+            losses = focused(-self.sampled_log_likelihoods(model, batch), self.objective.focus or 0.0)
+            return losses.sum(), len(targets)
         contexts, added = (None, None) if batch.seen is None else batch.seen[:2]
         x, table, bias, weights = model(batch.events, batch.packing, None, contexts)
         return objective(self.objective, x, table, bias, targets, added, weights), len(targets)

@@ -12,8 +12,8 @@ from prism.recommend.model.experts.user_state import RECENT
 
 # Events between two of a user's that count as near each other.
 WINDOW = 8
-# An item taken n events ago counts 1 / (1 + n) to this power: for `next` hardly, and beyond the third not at all.
-NEXT_POWER, NEAR_POWER, NEXT_ITEMS = 4.0, 0.7, 3
+# An item taken n events ago counts 1 / (1 + n) to this power for `near`; for `next` only the latest counts.
+NEAR_POWER, NEXT_ITEMS = 0.7, 1
 # For `follow` it counts half as much for every so many events, and beyond the tenth not at all.
 FOLLOW_HALF_LIFE, FOLLOW_ITEMS = 2.0, 10
 # In a row of `follow`, d events later counts 2^{−(d − 1) / CLOSENESS}, and earlier BEFORE of that.
@@ -87,7 +87,7 @@ def assembled(
         **rows,
         bank=np.concatenate([lately, log_lift(popular[None]), np.zeros((1, n), np.float32)]),
         period_starts=starts,
-        ages=np.stack([_powers(NEXT_POWER), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
+        ages=np.stack([np.ones(RECENT), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
         floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
     )
 
