@@ -40,9 +40,6 @@ class AtlasConfig(FastWeightsConfig):
         for name in ("window", "degree"):
             at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "Atlas":
-        return Atlas(dim, self)
-
 
 class Features(nn.Module):
     """φ(x) = (a_1 x, a_2 x², …): all terms of each degree i, under one learnt a_i that starts at 1/i!."""

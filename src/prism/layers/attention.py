@@ -27,9 +27,6 @@ class AttentionConfig(MixerConfig):
         super().__post_init__()
         at_least("rotary_base", self.rotary_base, 1)
 
-    def _make(self, dim: int) -> "Attention":
-        return Attention(dim, self)
-
 
 @final
 class Attention(Mixer):

@@ -32,9 +32,6 @@ class DeltaNetConfig(MixerConfig):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "DeltaNet":
-        return DeltaNet(dim, self)
-
 
 def build_convolved(memory: Memory, config: DeltaNetConfig, scalars: tuple[str, ...], *, gated: bool) -> None:
     """The parts of DeltaNet and its relatives: q, k and v through one convolution, each of `scalars` one per head."""
@@ -92,9 +89,6 @@ class DeltaNet(Memory):
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetConfig(DeltaNetConfig):
     """Gated DeltaNet as published: DeltaNet with a decay per head and a gated read."""
-
-    def _make(self, dim: int) -> "GatedDeltaNet":  # type: ignore[override]
-        return GatedDeltaNet(dim, self)
 
 
 @final

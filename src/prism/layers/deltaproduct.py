@@ -30,9 +30,6 @@ class DeltaProductConfig(DeltaNetConfig):
         super().__post_init__()
         at_least("steps", self.steps, 1)
 
-    def _make(self, dim: int) -> "DeltaProduct":  # type: ignore[override]
-        return DeltaProduct(dim, self)
-
 
 @final
 class DeltaProduct(Memory):

@@ -31,9 +31,6 @@ class EflaConfig(DeltaNetConfig):
         super().__post_init__()
         one_of("rate", self.rate, Rate)
 
-    def _make(self, dim: int) -> "Efla":  # type: ignore[override]
-        return Efla(dim, self)
-
 
 @final
 class Efla(Memory):

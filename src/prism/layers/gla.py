@@ -36,9 +36,6 @@ class GatedLinearAttentionConfig(MixerConfig):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "GatedLinearAttention":
-        return GatedLinearAttention(dim, self)
-
 
 @final
 class GatedLinearAttention(Memory):

@@ -35,9 +35,6 @@ class GatedSlotAttentionConfig(MixerConfig):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "GatedSlotAttention":
-        return GatedSlotAttention(dim, self)
-
 
 @final
 class GatedSlotAttention(Mixer):

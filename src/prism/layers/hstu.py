@@ -41,9 +41,6 @@ class HstuConfig(MixerConfig):
                 at_least(name, getattr(self, name), 1)
         fraction("dropout", self.dropout)
 
-    def _make(self, dim: int) -> "Hstu":
-        return Hstu(dim, self)
-
 
 @final
 class Hstu(Mixer):

@@ -31,9 +31,6 @@ class Mamba2Config(MixerConfig):
         for name in ("expand", "state", "conv_size"):
             at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "Mamba2":
-        return Mamba2(dim, self)
-
 
 @final
 class Mamba2(Mixer):

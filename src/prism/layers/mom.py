@@ -60,9 +60,6 @@ class MomConfig(RoutingConfig):
         """The mixer by its name, its other fields at their defaults."""
         return (GatedLinearAttentionConfig if self.inner == "gla" else GatedDeltaNetConfig)(heads=self.heads)
 
-    def _make(self, dim: int) -> "MixtureOfMemories":
-        return MixtureOfMemories(dim, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrismMomConfig(RoutingConfig, PrismConfig):

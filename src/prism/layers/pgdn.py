@@ -28,9 +28,6 @@ class PgdnConfig(GatedDeltaNetConfig):
         super().__post_init__()
         at_least("stretch", self.stretch, 1)
 
-    def _make(self, dim: int) -> "Pgdn":  # type: ignore[override]
-        return Pgdn(dim, self)
-
 
 @final
 class Pgdn(Memory):

@@ -36,9 +36,6 @@ class RWKV7Config(MixerConfig):
         for name in ("decay_rank", "rate_rank", "gate_rank"):
             at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "RWKV7":
-        return RWKV7(dim, self)
-
 
 @final
 class RWKV7(Mixer):

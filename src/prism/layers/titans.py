@@ -39,9 +39,6 @@ class TitansConfig(FastWeightsConfig):
         for name in ("expansion", "chunk"):
             at_least(name, getattr(self, name), 1)
 
-    def _make(self, dim: int) -> "Titans":
-        return Titans(dim, self)
-
 
 @final
 class Titans(FastWeights):

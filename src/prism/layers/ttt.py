@@ -36,9 +36,6 @@ class TTTConfig(MixerConfig):
 class TTTLinearConfig(TTTConfig):
     """TTT-Linear: the inner model is one affine map."""
 
-    def _make(self, dim: int) -> "TTTLinear":
-        return TTTLinear(dim, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TTTMLPConfig(TTTConfig):
@@ -50,9 +47,6 @@ class TTTMLPConfig(TTTConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("expansion", self.expansion, 1)
-
-    def _make(self, dim: int) -> "TTTMLP":
-        return TTTMLP(dim, self)
 
 
 class TTT(Mixer):

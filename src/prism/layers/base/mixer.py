@@ -1,7 +1,7 @@
 """The contract of a mixer: Config → build(dim); forward for sequences, step for one token; state in and out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ GROWS = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerConfig(ABC):
+class MixerConfig:
     """What every mixer's config has."""
 
     heads: int = 4
@@ -35,6 +35,8 @@ class MixerConfig(ABC):
     """Fields that the model around the mixer fills in unless they are given: `dropout`, `max_length`."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Fields that have a name together: `prism:literal` is the mixer with those of `literal`."""
+    mixer: ClassVar[Callable[..., "Mixer"]]
+    """What it configures: the class whose `Config` it is."""
 
     def __post_init__(self) -> None:
         at_least("heads", self.heads, 1)
@@ -46,8 +48,9 @@ class MixerConfig(ABC):
         initialise(mixer)
         return mixer
 
-    @abstractmethod
-    def _make(self, dim: int) -> "Mixer": ...
+    def _make(self, dim: int) -> "Mixer":
+        """Without its initial weights."""
+        return self.mixer(dim, self)
 
     def head_size(self, dim: int, size: int | None, name: str) -> int:
         """The width of one head: `size` where given, else an even share of `dim`."""
@@ -77,6 +80,11 @@ class Mixer(nn.Module, ABC):
     """Whether it is published with learned positions, without which it knows no order."""
     out: nn.Linear
     """The projection that writes to the residual stream (absent where `whole_block`)."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "Config" in vars(cls):
+            cls.Config.mixer = cls
 
     def __init__(self, dim: int):
         super().__init__()
