@@ -54,7 +54,7 @@ def write_items(folder: Path, log: Log) -> None:
 
 
 def read_split(folder: Path, name: str, protocol: str) -> Split:
-    """The inverse of `write_split`. A folder from before splits were kept is divided again, and that is told."""
+    """The inverse of `write_split`. A folder from before splits were kept is divided again, with a note."""
     events = _frame(folder / EVENTS, {"user", "code", "time"})
     log = _with_events(read_items(folder, name), events)
     if not (folder / SPLIT).exists():
@@ -208,7 +208,7 @@ def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
 
 
 def _columns(name: str, ids: Ids) -> dict[str, Any]:
-    """Ids as a column; of numbers beside text a second column tells which are numbers."""
+    """Ids as a column; of numbers beside text a second column marks the numbers."""
     numbers = numbers_among(ids)
     return {name: id_column(ids)} | ({f"{name}_is_number": numbers} if numbers.any() else {})
 

@@ -254,12 +254,12 @@ class Engine:
         self.ask(Ask(call=work)).result()
 
     def _recover(self, batch: list[Ask], error: Exception) -> None:
-        """Tells everyone, and goes back to what the disk holds."""
+        """Answers every request of the batch with the error, and goes back to what the disk holds."""
         if not isinstance(error, StoreError):
             log.exception("a round failed")
         self._failed(error)
-        said = error if isinstance(error, StoreError | InputError) else RuntimeError("the request failed")
-        deliver([(ask, None, said) for ask in batch])
+        shown = error if isinstance(error, StoreError | InputError) else RuntimeError("the request failed")
+        deliver([(ask, None, shown) for ask in batch])
 
     def _failed(self, error: Exception) -> None:
         """Every state goes back to the store: whatever failed may have stood between a commit and its state."""
