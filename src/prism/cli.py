@@ -157,9 +157,24 @@ def _parsed(
             reason = reason.__context__
         if reason is not None:
             raise reason from None
+        if stop.code and (line := _one_line(errors.getvalue())):
+            raise InputError(f"{line}; `{prog} --help` shows the options") from None
         sys.stderr.write(errors.getvalue())
         raise
     return taken[0]
+
+
+def _one_line(box: str) -> str:
+    """What tyro says in a box: its first part, and the option that it thinks was meant."""
+    parts: list[list[str]] = [[]]
+    for line in (line.strip("│ ") for line in box.splitlines() if not line.startswith("╭")):
+        if line and not line.strip("─-╰╯"):
+            parts.append([])
+        else:
+            parts[-1] += line.split()
+    message, *more = parts if "╭" in box else parts[1:] or [[]]  # without box characters the title is a part
+    meant = next((part[3] for part in more if part[:3] == ["Perhaps", "you", "meant:"]), "")
+    return " ".join(message).rstrip(".") + (f", did you mean {meant}?" if meant else "")
 
 
 def _shown(command: Callable[..., Any]) -> dict[str, Any]:
@@ -195,15 +210,15 @@ def _placeholder(annotation: Any, name: str | None) -> str | None:
 
 
 def _with_options(message: str, command: Callable[..., Any]) -> str:
-    """An error's `user=` as the command line has it: `--user`."""
+    """An error's `user=` as the command line has it, `--user`, and its `history=[7, 12]`: `--history 7 12`."""
     taken = signature(command).parameters
     flat = [f.name for p in taken.values() if is_dataclass(p.default) for f in fields(p.default)]
     names = "|".join([*taken, *flat])
-    return re.sub(
-        rf"(?<![\w.:-])({names})=(?=(\S?))",
-        lambda m: f"--{m[1].replace('_', '-')}" + (" " if m[2] == "'" else ""),
-        message,
-    )
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')} {found[2].strip('[]').replace(',', '')}".rstrip()
+
+    return re.sub(rf"""(?<![\w.:-])({names})=('[^']*'|"[^"]*"|\[[^\]]*\]|\w*)""", option, message)
 
 
 def _explain(arguments: list[str]) -> None:

@@ -123,8 +123,10 @@ def evaluate(
 def _instead(run: Path, baseline: str, valid: bool) -> str:
     """What to do where a simple baseline is ahead."""
     answer = f"export {run} MODEL" if exportable(baseline) else f"recommend {run} …"
-    ask = "" if valid else f", and if `{program()} evaluate {run} --valid` says so too,"
-    return f"{baseline} is ahead of the model{ask}: `{program()} {answer} --baseline {baseline}` lets it answer"
+    ask = "" if valid else f" If it is on validation events too (`{program()} evaluate {run} --valid`), let it answer:"
+    return (
+        f"{baseline} is ahead of the model.{ask or ' To let it answer:'} `{program()} {answer} --baseline {baseline}`"
+    )
 
 
 def recommend(
@@ -222,7 +224,15 @@ def _write_parts(
 def show_items(title: str, found: list[Recommendation], *, caption: str | None = None) -> None:
     """One row per item, best first."""
     rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
-    show(title, ["rank", "item", "name", "score"], rows, caption=caption, left=(0, 2))
+    show(title, *named_columns(["rank", "item", "name", "score"], rows), caption=caption, left=(0, 1))
+
+
+def named_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the column of names, where no item has one."""
+    at = columns.index("name")
+    if any(row[at] for row in rows):
+        return columns, rows
+    return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
 def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]) -> Filter | None:

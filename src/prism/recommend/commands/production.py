@@ -6,7 +6,7 @@ from tyro.conf import Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands.fit import by_column, show_items
+from prism.recommend.commands.fit import by_column, named_columns, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.recommender import Recommender
@@ -151,7 +151,8 @@ def because(
         recommender = recommender.with_events(events)
     found = reasons(recommender, item, user, history=history, last=last, k=k)
     rows = [[str(one.item), one.name or "", str(one.age), f"{one.effect:+.3f}"] for one in found]
-    show(f"{item} because of", ["item", "name", "events ago", "score with it − without"], rows)
+    columns = ["item", "name", "events ago", "score with it − without"]
+    show(f"{item} because of", *named_columns(columns, rows))
 
 
 def _free(path: Path) -> Path:

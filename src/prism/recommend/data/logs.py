@@ -139,14 +139,21 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault("".join(c for c in name.partition(":")[0].lower() if c.isalnum()), name)
-    chosen = {}
+    chosen, missing = {}, []
     for role, column in wanted.items():
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
         found = column or next((plain[guess] for guess in GUESSES[role].split() if guess in plain), None)
         if found is None:
-            raise InputError(f"no {role} column found in {where}: it has {listed}; name it with {role}=")
-        chosen[role] = found
+            missing.append(role)
+        else:
+            chosen[role] = found
+    if missing:
+        options = ", ".join(f"{role}=" for role in missing)
+        what = f"{', '.join(missing)} column{'s' * (len(missing) > 1)}"
+        raise InputError(
+            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} with {options}"
+        )
     if len(set(chosen.values())) < 3:
         raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")
     return chosen
