@@ -1,12 +1,11 @@
 """DeltaNet and Gated DeltaNet: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ; q, k, v each through a short convolution."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.base.pace import Pace, Write
@@ -18,19 +17,14 @@ from prism.ops.delta.rule import delta_rule_flops
 class DeltaNetConfig(MixerConfig):
     """DeltaNet as published: no decay, no output gate."""
 
+    positive: ClassVar[tuple[str, ...]] = ("conv_size", "head_key", "head_value")
+
     conv_size: int = 4
     """Window of the short convolutions, in tokens."""
     head_key: int | None = None
     """Width K of a head's keys; None: dim / heads."""
     head_value: int | None = None
     """Width V of a head's values; None: dim / heads."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("conv_size", self.conv_size, 1)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
 
 
 def build_convolved(memory: Memory, config: DeltaNetConfig, scalars: tuple[str, ...], *, gated: bool) -> None:

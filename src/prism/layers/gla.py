@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import MixerConfig, State
 from prism.layers.base.pace import GatedWrite, Pace
@@ -19,6 +18,8 @@ from prism.ops.gated.rule import gated_rule_flops
 class GatedLinearAttentionConfig(MixerConfig):
     """Gated linear attention as published."""
 
+    positive = ("gate_rank", "damping", "head_key", "head_value")
+
     head_key: int | None = None
     """Width K of a head's keys; None: half of dim / heads."""
     head_value: int | None = None
@@ -27,14 +28,6 @@ class GatedLinearAttentionConfig(MixerConfig):
     """Rank of the map to the decays."""
     damping: float = 16.0
     """τ in α = σ(·)^{1/τ}: the larger, the slower the state forgets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("gate_rank", self.gate_rank, 1)
-        at_least("damping", self.damping, 1)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
 
 
 @final

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import wide
@@ -19,6 +18,8 @@ from prism.ops.gated.rule import gated_rule_flops
 class GatedSlotAttentionConfig(MixerConfig):
     """Gated slot attention as published."""
 
+    positive = ("slots", "damping", "head_key", "head_value")
+
     slots: int | None = None
     """m, slots per head; None: as many as a key has channels."""
     damping: float = 8.0
@@ -27,13 +28,6 @@ class GatedSlotAttentionConfig(MixerConfig):
     """Width K of a head's keys; None: dim / heads."""
     head_value: int | None = None
     """Width V of a head's values; None: dim / heads."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("damping", self.damping, 1)
-        for name in ("slots", "head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
 
 
 @final

@@ -20,6 +20,7 @@ class HstuConfig(MixerConfig):
     """HSTU as published."""
 
     from_model = ("dropout", "max_length")
+    positive = ("max_length", "head_key", "head_value")
 
     max_length: int = 256
     """N: distances beyond it share one bias, and attention is divided by it, whatever the length of a sequence."""
@@ -34,11 +35,7 @@ class HstuConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("max_length", self.max_length, 1)
         at_least("time_buckets", self.time_buckets, 0)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
         fraction("dropout", self.dropout)
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.config import at_least, one_of
+from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.mixer import MixerConfig
 from prism.layers.base.parts import ConvStart
@@ -46,6 +46,7 @@ TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
 class PrismFields(MixerConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
+    positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank", "head_key", "head_value")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
 
     steps: int = 2
@@ -102,12 +103,6 @@ class PrismFields(MixerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("steps", self.steps, 0)
-        at_least("conv_size", self.conv_size, 1)
-        for name in ("solver_rank", "head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-        for name, choices in CHOICES.items():
-            one_of(name, getattr(self, name), choices)
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -153,11 +148,6 @@ class PrismFields(MixerConfig):
         return self.steps if self.gain == "learned" else 0
 
 
-CHOICES: dict[str, Any] = {
-    "keys": Keys, "residual": Residual, "nonlinearity": Nonlinearity, "gain": Gain, "forget": Forget, "anchor": Anchor,
-    "anchor_norm": AnchorNorm, "window": Window, "strength": Strength, "read": Read, "decay": Decay,
-    "decay_start": DecayStart, "conv_start": ConvStart,
-}  # fmt: skip
 # Choices of the layer that is all equation; beside a base write the layer is Gated DeltaNet's.
 OF_THE_EQUATION = (
     "anchor_norm", "window", "strength", "unit_keys", "unit_queries", "gain_bias", "read", "decay", "decay_start",
