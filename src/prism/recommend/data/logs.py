@@ -109,7 +109,7 @@ def build_log(
             "columns: " + ", ".join(f"{role} = {column}" for role, column in columns.items()),
             *notes,
             note,
-            f"{tied:.0%} of events share their user's previous time: the source's order decides",
+            *([f"events of one user at one time ({tied:.1%}) stay in the order of the source"] if tied else []),
         ),
     )
 
