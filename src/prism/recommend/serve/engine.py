@@ -228,10 +228,10 @@ class Engine:
             "latest": events[-1].time,
             "age": max(0, int(time.time()) - events[-1].time),
             "state_bytes": len(self.pool.state(user)) if user in self.pool else 0,
-            "history": [self._told(event) for event in events[-100:]],
+            "history": [self._event_facts(event) for event in events[-100:]],
         }
 
-    def _told(self, event: Kept) -> dict[str, Any]:
+    def _event_facts(self, event: Kept) -> dict[str, Any]:
         log, code = self.recommender.log, int(self.pool.codes([event.item])[0])
         name = None if code < 0 or log.item_names is None else log.item_names[code]
         return {"item": event.item, "name": name, "time": event.time}
