@@ -38,8 +38,7 @@ class DeltaProduct(Memory):
     def __init__(self, dim: int, config: DeltaProductConfig):
         super().__init__(dim)
         self.config, H, L = config, config.heads, config.steps
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = K, V = config.head_sizes(dim)
         mixed = {"q": H * K, "k": H * L * K, "v": H * L * V}
         self.conv: ShortConv = ShortConv(sum(mixed.values()), config.conv_size)
         self.sizes = mixed | {"beta": H * L} | ({"gate": H * V, "decay": H} if config.gated else {})

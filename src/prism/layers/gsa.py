@@ -8,26 +8,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import HeadSizesConfig, Mixer, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import wide
 from prism.ops.gated.rule import gated_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedSlotAttentionConfig(MixerConfig):
+class GatedSlotAttentionConfig(HeadSizesConfig):
     """Gated slot attention as published."""
 
-    positive = ("slots", "damping", "head_key", "head_value")
+    positive = ("slots", "damping")
 
     slots: int | None = None
     """m, slots per head; None: as many as a key has channels."""
     damping: float = 8.0
     """τ in f = σ(·)^{1/τ}: the larger, the slower a slot forgets."""
-    head_key: int | None = None
-    """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
 
 
 @final
@@ -42,8 +38,7 @@ class GatedSlotAttention(Mixer):
     def __init__(self, dim: int, config: GatedSlotAttentionConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = K, V = config.head_sizes(dim)
         self.slots = m = config.slots or K
         self.sizes = [H * K, H * K, H * V, H * m]
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)

@@ -68,6 +68,22 @@ class MixerConfig:
         return dim // self.heads
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadSizesConfig(MixerConfig):
+    """What the config of a mixer has whose heads may have other widths than dim / heads."""
+
+    positive: ClassVar[tuple[str, ...]] = ("head_key", "head_value")
+
+    head_key: int | None = None
+    """Width K of a head's keys; None: dim / heads."""
+    head_value: int | None = None
+    """Width V of a head's values; None: dim / heads."""
+
+    def head_sizes(self, dim: int) -> tuple[int, int]:
+        """(K, V) in a model of width `dim`."""
+        return self.head_size(dim, self.head_key, "head_key"), self.head_size(dim, self.head_value, "head_value")
+
+
 class Mixer(nn.Module, ABC):
     """Mixes tokens along a sequence, causally. Subclasses give `mix`, `state_shapes` and `state_flops`."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.layers.base.mixer import MixerConfig
+from prism.layers.base.mixer import HeadSizesConfig
 from prism.layers.base.parts import ConvStart
 from prism.ops.solver import Nonlinearity, Residual
 
@@ -43,10 +43,10 @@ TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrismFields(MixerConfig):
+class PrismFields(HeadSizesConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
-    positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank", "head_key", "head_value")
+    positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
 
     steps: int = 2
@@ -95,10 +95,6 @@ class PrismFields(MixerConfig):
     """b of the decay at first: half-lives spread from 4 to 1,024 tokens over the heads; or 0, which forgets half."""
     conv_start: ConvStart = "identity"
     """Taps of the anchor's convolution at first: near the identity; or all alike, as torch draws them."""
-    head_key: int | None = None
-    """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
