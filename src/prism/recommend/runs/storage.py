@@ -16,7 +16,7 @@ from prism.errors import InputError, Note
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import item_values
-from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among
+from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among, without_events
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.data.splits import split as divide
 from prism.train.folder import is_first_process, own_folder
@@ -87,20 +87,12 @@ def _with_events(log: Log, events: pl.DataFrame) -> Log:
 
 
 def read_items(folder: Path, name: str) -> Log:
-    """The inverse of `write_items`: a log of nobody's events."""
+    """The inverse of `write_items`: a log without events."""
     items = _frame(folder / ITEMS, {"item", "name"})
     names = items["name"]
     features = _frame(folder / FEATURES) if (folder / FEATURES).exists() else None
-    return Log(
-        offsets=np.zeros(1, dtype=np.int64),
-        items=np.zeros(0, dtype=np.int32),
-        times=np.zeros(0, dtype=np.int64),
-        user_ids=np.zeros(0, dtype=object),
-        item_ids=_ids(items, "item"),
-        item_names=None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object),
-        item_features=features,
-        name=name,
-    )
+    shown = None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object)
+    return replace(without_events(_ids(items, "item"), name), item_names=shown, item_features=features)
 
 
 def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
