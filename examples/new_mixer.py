@@ -35,9 +35,6 @@ class RetentionConfig(MixerConfig):
     longest: float = 512.0
     """Half-life of the slowest head, in tokens."""
 
-    def _make(self, dim: int) -> "Retention":
-        return Retention(dim, self)
-
 
 class Retention(Mixer):
     """Retention: linear attention that forgets at a fixed pace."""

@@ -51,6 +51,31 @@ def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) ->
     assert "prism bench op" in capsys.readouterr().out
 
 
+def test_every_heading_of_the_overview_stands_above_a_command() -> None:
+    assert set(cli.HEADINGS) <= set(cli.COMMANDS)
+    assert next(iter(cli.COMMANDS)) in cli.HEADINGS
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("recommend", "prism recommend [-h] [OPTIONS] RUN"),
+        ("similar", "prism similar [-h] RUN ITEM [--k INT] [--allow-where [STR ...]] [--device STR]"),
+        ("prepare", "prism prepare [-h] [OPTIONS] [LOGS ...]"),
+    ],
+)
+def test_help_calls_arguments_by_name_and_never_speaks_of_none(
+    command: str, usage: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code in (0, None)
+    assert usage in text
+    assert "None" not in text
+
+
 def test_every_command_has_a_summary_and_exists() -> None:
     for name in cli.COMMANDS:
         assert cli.COMMANDS.summary(name)

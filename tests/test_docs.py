@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from prism import cli
+from prism.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
@@ -84,8 +85,8 @@ def test_every_command_that_a_page_names_exists_and_parses(page: Path) -> None:
     for line in [*written, *mentioned]:
         try:
             check_command(line, line in written)
-        except SystemExit as stop:
-            raise AssertionError(f"{page.name}: `{line}` does not parse") from stop
+        except InputError as error:
+            raise AssertionError(f"{page.name}: `{line}` does not parse") from error
 
 
 def test_a_page_with_a_wrong_command_is_found(tmp_path: Path) -> None:
@@ -96,8 +97,8 @@ def test_a_page_with_a_wrong_command_is_found(tmp_path: Path) -> None:
         check_command("prism fitt LOG", in_full=False)
     with pytest.raises(AssertionError, match="has no --nowhere"):
         check_command("prism fit … --nowhere", in_full=True)
-    with pytest.raises(SystemExit):
-        check_command("prism fit LOG", in_full=True)  # without --out
+    with pytest.raises(InputError, match="Missing from prism fit: --out"):
+        check_command("prism fit LOG", in_full=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

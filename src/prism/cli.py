@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from inspect import signature
 from io import StringIO
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from prism import __version__
 from prism.display.text import notes_as_lines, plain
@@ -20,11 +20,10 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
     "command",
     {
         "demo": "prism.recommend.demo.command:demo",
-        "prepare": "prism.recommend.data.prepared.prepare:prepare",
         "fit": "prism.recommend.commands.fit:fit",
         "evaluate": "prism.recommend.commands.fit:evaluate",
         "recommend": "prism.recommend.commands.fit:recommend",
-        "plan": "prism.recommend.commands.plan:plan",
+        "compare": "prism.recommend.commands.compare:compare",
         "similar": "prism.recommend.commands.production:similar",
         "because": "prism.recommend.commands.production:because",
         "refit": "prism.recommend.commands.production:refit",
@@ -32,16 +31,8 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "update": "prism.recommend.commands.production:update",
         "serve": "prism.recommend.serve.command:serve",
         "serve-key": "prism.recommend.serve.command:serve_key",
-        "compare": "prism.recommend.commands.compare:compare",
-        "bench kernels": "prism.bench.kernels:kernels",
-        "bench op": "prism.bench.op:op",
-        "bench layer": "prism.bench.layer:layer",
-        "bench model": "prism.bench.model:model",
-        "bench decode": "prism.bench.decode:decode",
-        "bench recommend": "prism.bench.recommend:recommend",
-        "bench retrieval": "prism.bench.retrieval:retrieval",
-        "bench sharded": "prism.bench.sharded:sharded",
-        "bench serve": "prism.bench.serve:serve",
+        "prepare": "prism.recommend.data.prepared.prepare:prepare",
+        "plan": "prism.recommend.commands.plan:plan",
         "lm train": "prism.lm.train:train",
         "lm evaluate": "prism.lm.commands:evaluate",
         "lm generate": "prism.lm.commands:generate",
@@ -57,9 +48,26 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "paper ml1m": "prism.paper.ml1m:ml1m",
         "paper taxonomy": "prism.paper.taxonomy:taxonomy",
         "paper throughput": "prism.paper.throughput:throughput",
+        "bench op": "prism.bench.op:op",
+        "bench layer": "prism.bench.layer:layer",
+        "bench model": "prism.bench.model:model",
+        "bench decode": "prism.bench.decode:decode",
+        "bench recommend": "prism.bench.recommend:recommend",
+        "bench retrieval": "prism.bench.retrieval:retrieval",
+        "bench sharded": "prism.bench.sharded:sharded",
+        "bench serve": "prism.bench.serve:serve",
+        "bench kernels": "prism.bench.kernels:kernels",
         "list": "prism.cli:list_names",
     },
 )
+# Above which command of the overview a heading stands.
+HEADINGS = {
+    "demo": "recommendations from a log of (user, item, time)",
+    "lm train": "language models from text",
+    "probe": "the paper: probing tasks, tables and figures",
+    "bench op": "speed and memory",
+    "list": "names",
+}
 # Commands where one option, given the line's arguments, sets what the others start from: new defaults by parameter.
 STARTS: Registry[Callable[[Sequence[str]], dict[str, Any]]] = Registry(
     "command", {"probe": "prism.probes.settings:recipe_defaults"}
@@ -132,9 +140,13 @@ def _parsed(
     def take(*args: Any, **named: Any) -> None:
         taken.append(partial(command, *args, **named))
 
-    shape = signature(command)
-    own = [p.replace(default=(starts or {}).get(p.name, p.default)) for p in shape.parameters.values()]
-    take.__signature__ = shape.replace(parameters=own)  # type: ignore[attr-defined]
+    shape, types = signature(command), _shown(command)
+    own = [
+        p.replace(default=(starts or {}).get(p.name, p.default), annotation=types[p.name])
+        for p in shape.parameters.values()
+    ]
+    take.__signature__, take.__annotations__ = shape.replace(parameters=own), types  # type: ignore[attr-defined]
+    del take.__wrapped__  # its own types are those that count
     errors = StringIO()
     try:
         with redirect_stderr(errors):
@@ -145,21 +157,68 @@ def _parsed(
             reason = reason.__context__
         if reason is not None:
             raise reason from None
+        if stop.code and (line := _one_line(errors.getvalue())):
+            raise InputError(f"{line}; `{prog} --help` shows the options") from None
         sys.stderr.write(errors.getvalue())
         raise
     return taken[0]
 
 
+def _one_line(box: str) -> str:
+    """What tyro says in a box: its first part, and the option that it thinks was meant."""
+    parts: list[list[str]] = [[]]
+    for line in (line.strip("│ ") for line in box.splitlines() if not line.startswith("╭")):
+        if line and not line.strip("─-╰╯"):
+            parts.append([])
+        else:
+            parts[-1] += line.split()
+    message, *more = parts if "╭" in box else parts[1:] or [[]]  # without box characters the title is a part
+    meant = next((part[3] for part in more if part[:3] == ["Perhaps", "you", "meant:"]), "")
+    return " ".join(message).rstrip(".") + (f", did you mean {meant}?" if meant else "")
+
+
+def _shown(command: Callable[..., Any]) -> dict[str, Any]:
+    """The types of a command's parameters, with what its help shows of each.
+
+    A positional one goes by its name (RUN, not PATH); line breaks of the docstring are not kept; and where leaving an
+    option out has a meaning, its docstring says it, so that `None` need not.
+    """
+    from docstring_parser import parse
+    from tyro.conf import Positional, arg
+
+    types = get_type_hints(command, include_extras=True)
+    about = {p.arg_name: " ".join((p.description or "").split()) for p in parse(command.__doc__ or "").params}
+    positional = Positional[int].__metadata__[0]  # type: ignore[attr-defined]
+    for name, parameter in signature(command).parameters.items():
+        if not is_dataclass(parameter.default):
+            by_name = positional in getattr(types[name], "__metadata__", ())
+            shown = _placeholder(types[name], name.upper() if by_name else None)
+            hint = "" if parameter.default in (None, ()) else None
+            types[name] = Annotated[types[name], arg(help=about.get(name), metavar=shown, help_behavior_hint=hint)]
+    return types
+
+
+def _placeholder(annotation: Any, name: str | None) -> str | None:
+    """What stands for a value in the help; None: what tyro makes of its type."""
+    kind = next((part for part in get_args(annotation) if part is not type(None)), annotation)
+    if get_origin(kind) is tuple or get_origin(annotation) is tuple:
+        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+        return f"[{name or inner.__name__.upper()} ...]"
+    if name is not None or type(None) not in get_args(annotation):
+        return name
+    return "{True,False}" if kind is bool else kind.__name__.upper()
+
+
 def _with_options(message: str, command: Callable[..., Any]) -> str:
-    """An error's `user=` as the command line has it: `--user`."""
+    """An error's `user=` as the command line has it, `--user`, and its `history=[7, 12]`: `--history 7 12`."""
     taken = signature(command).parameters
     flat = [f.name for p in taken.values() if is_dataclass(p.default) for f in fields(p.default)]
     names = "|".join([*taken, *flat])
-    return re.sub(
-        rf"(?<![\w.:-])({names})=(?=(\S?))",
-        lambda m: f"--{m[1].replace('_', '-')}" + (" " if m[2] == "'" else ""),
-        message,
-    )
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')} {found[2].strip('[]').replace(',', '')}".rstrip()
+
+    return re.sub(rf"""(?<![\w.:-])({names})=('[^']*'|"[^"]*"|\[[^\]]*\]|\w*)""", option, message)
 
 
 def _explain(arguments: list[str]) -> None:
@@ -177,9 +236,12 @@ def _explain(arguments: list[str]) -> None:
 
 def _overview(names: list[str]) -> str:
     width = max(len(name) for name in names)
-    rows = [f"  prism {name:<{width}}  {COMMANDS.summary(name)}" for name in names]
-    head = [f"prism {__version__}: the parallel residual iterative sequence model", "", "commands:"]
-    return "\n".join([*head, *rows, "", "`prism COMMAND --help` tells what each takes."])
+    lines = [f"prism {__version__}: sequence models whose memory does not grow, and a recommender built on them"]
+    for name in names:
+        if name in HEADINGS or name == names[0]:
+            lines += ["", HEADINGS.get(name, "commands") + ":"]
+        lines.append(f"  prism {name:<{width}}  {COMMANDS.summary(name)}")
+    return "\n".join([*lines, "", "`prism COMMAND --help` shows the options of a command."])
 
 
 def list_names() -> None:

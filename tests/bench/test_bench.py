@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prism.bench import decode, erasures, layer, measure, model, op
+from prism.bench import decode, erasures, layer, measure, model, op, operators
 from prism.bench.report import Claim
 from prism.errors import InputError
 
@@ -44,14 +44,16 @@ def test_claims_know_their_limits() -> None:
 
 
 def test_a_wrong_operator_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = op.ours
-    monkeypatch.setattr(op, "ours", lambda backend, *x: right(backend, *x) * (1.001 if backend == "chunk" else 1))
+    right = operators.ours
+    monkeypatch.setattr(
+        operators, "ours", lambda backend, *x: right(backend, *x) * (1.001 if backend == "chunk" else 1)
+    )
     with pytest.raises(InputError, match=r"prism chunk, L=2 is wrong, so nothing was timed: output is off by 1.0e-03"):
-        op.check(("chunk",), 2)
+        operators.check(("chunk",), 2)
 
 
 def test_erasing_each_direction_is_timed_beside_one_direction_and_an_expanded_sequence() -> None:
-    x = tuple(op.Size(B=1, T=40, H=2, L=3, D=8).operands())
+    x = tuple(operators.Size(B=1, T=40, H=2, L=3, D=8).operands())
     each, expanded = erasures.erasure_claims(x, repeats=2)
     assert (each.most, expanded.least) == (1.6, 1.0)
     assert each.measured > 0
@@ -61,7 +63,7 @@ def test_erasing_each_direction_is_timed_beside_one_direction_and_an_expanded_se
 def test_erasures_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasures, "_each", erasures._first)
     with pytest.raises(InputError, match="so nothing was timed"):
-        erasures.erasure_claims(tuple(op.Size(B=1, T=40, H=2, L=2, D=8).operands()), repeats=1)
+        erasures.erasure_claims(tuple(operators.Size(B=1, T=40, H=2, L=2, D=8).operands()), repeats=1)
 
 
 def test_bench_op_leaves_a_table_json_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,14 @@ def test_separate_documents_are_trained_and_validated_apart(text: Path, tmp_path
     assert perplexity[()] != perplexity[("--separate",)]
 
 
+def test_text_that_holds_nothing_leaves_no_folder_behind(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(" \n")
+    with pytest.raises(SystemExit) as stop:
+        train(tmp_path / "empty.txt", tmp_path / "run")
+    assert stop.value.code == 2
+    assert not (tmp_path / "run").exists()
+
+
 def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*words: str) -> str:
         with pytest.raises(SystemExit) as stop:

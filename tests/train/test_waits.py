@@ -38,11 +38,11 @@ def waits_of_a_step(model: nn.Module, task: Any, batch: Any, monkeypatch: pytest
     monkeypatch.setattr(optimiser, "_get_fused_kernels_supported_devices", lambda: ["meta"])
     with meta_for_gpu(monkeypatch) as waits:
         loop = Loop(model, task, TrainConfig(), OnMeta(cpu=True))
-        loop.model.train()
+        loop.stepper.model.train()
         given = [(send_to_device(batch, torch.device("meta")), 1.0)]
-        loop.compute(given)
+        loop.stepper.compute(given)
         waits.found.clear()
-        assert loop.compute(given).shape == (3,)
+        assert loop.stepper.compute(given).shape == (3,)
     assert all(weight.grad is not None for weight in model.parameters())
     return waits
 

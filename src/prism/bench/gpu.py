@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prism.bench.kernels import DEVICES, attention_work, delta_work
 from prism.bench.measure import Measurement
-from prism.bench.op import causal_attention, ours
+from prism.bench.operators import causal_attention, ours
 from prism.bench.report import show_measurements, write_json, write_plot
 from prism.errors import InputError
 from prism.machine import pick_device

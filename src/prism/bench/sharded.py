@@ -22,7 +22,7 @@ from prism.errors import InputError
 from prism.machine import peak_memory
 from prism.ops.common.packing import Packing
 from prism.recommend.config import PLAIN, FitConfig
-from prism.recommend.data.log import Log
+from prism.recommend.data.log import without_events
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.recommender import Events
 from prism.recommend.training.objectives import ObjectiveConfig
@@ -150,14 +150,7 @@ class _MadeUp(ShardedTask):
 
 
 def _task(config: FitConfig, case: Case) -> _MadeUp:
-    none = np.zeros(0, dtype=np.int64)
-    log = Log(
-        offsets=np.zeros(1, dtype=np.int64),
-        items=none.astype(np.int32),
-        times=none,
-        user_ids=none,
-        item_ids=np.arange(case.items),
-    )
+    log = without_events(np.arange(case.items))
     nothing = no_queries(case.items, remove_seen=False)
     split = Split(protocol="all", log=log, train=log, valid=nothing, test=nothing)
     nowhere: Any = None

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
 from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
 from prism.layers.base.mixer import State
 from prism.layers.base.parts import half_lives, wide
@@ -23,6 +22,8 @@ Terms = Literal["powers", "monomials"]
 class AtlasConfig(FastWeightsConfig):
     """ATLAS with a linear memory, and OmegaNet (`newton_schulz` and `momentum` off)."""
 
+    positive = ("window", "degree")
+
     window: int = 8
     """c, the last tokens that each step of the memory is taken on."""
     newton_schulz: bool = True
@@ -33,15 +34,6 @@ class AtlasConfig(FastWeightsConfig):
     """The highest degree of the features φ of queries and keys; 1 leaves them as they are."""
     terms: Terms = "powers"
     """Each coordinate's powers, degree · d features; or all products of coordinates, about d^degree / degree!."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("terms", self.terms, Terms)
-        for name in ("window", "degree"):
-            at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "Atlas":
-        return Atlas(dim, self)
 
 
 class Features(nn.Module):

@@ -6,7 +6,6 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
@@ -20,15 +19,10 @@ from prism.ops.rotary import rotate
 class AttentionConfig(MixerConfig):
     """Softmax attention with rotary positions (Transformer++, with the backbone's SwiGLU)."""
 
+    positive = ("rotary_base",)
+
     rotary_base: float = 10000.0
     """Longest period of the rotary positions, in tokens, over 2π."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("rotary_base", self.rotary_base, 1)
-
-    def _make(self, dim: int) -> "Attention":
-        return Attention(dim, self)
 
 
 @final

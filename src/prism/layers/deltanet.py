@@ -1,46 +1,32 @@
 """DeltaNet and Gated DeltaNet: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ; q, k, v each through a short convolution."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import HeadSizesConfig, State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, GatedRead, ShortConv, unit
 from prism.ops.delta.rule import delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaNetConfig(MixerConfig):
+class DeltaNetConfig(HeadSizesConfig):
     """DeltaNet as published: no decay, no output gate."""
+
+    positive: ClassVar[tuple[str, ...]] = ("conv_size",)
 
     conv_size: int = 4
     """Window of the short convolutions, in tokens."""
-    head_key: int | None = None
-    """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("conv_size", self.conv_size, 1)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "DeltaNet":
-        return DeltaNet(dim, self)
 
 
 def build_convolved(memory: Memory, config: DeltaNetConfig, scalars: tuple[str, ...], *, gated: bool) -> None:
     """The parts of DeltaNet and its relatives: q, k and v through one convolution, each of `scalars` one per head."""
     memory.config, H, dim = config, config.heads, memory.dim
-    memory.K = K = config.head_size(dim, config.head_key, "head_key")
-    memory.V = V = config.head_size(dim, config.head_value, "head_value")
+    memory.K, memory.V = K, V = config.head_sizes(dim)
     memory.sizes = {"q": H * K, "k": H * K, "v": H * V}
     memory.conv = ShortConv(sum(memory.sizes.values()), config.conv_size)
     memory.sizes |= ({"gate": H * V} if gated else {}) | dict.fromkeys(scalars, H)
@@ -92,9 +78,6 @@ class DeltaNet(Memory):
 @dataclass(frozen=True, kw_only=True)
 class GatedDeltaNetConfig(DeltaNetConfig):
     """Gated DeltaNet as published: DeltaNet with a decay per head and a gated read."""
-
-    def _make(self, dim: int) -> "GatedDeltaNet":  # type: ignore[override]
-        return GatedDeltaNet(dim, self)
 
 
 @final

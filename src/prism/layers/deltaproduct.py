@@ -6,7 +6,6 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
@@ -19,19 +18,14 @@ from prism.ops.delta.rule import delta_rule_flops
 class DeltaProductConfig(DeltaNetConfig):
     """DeltaProduct as published, with eigenvalues down to −1; `gated` is its variant with a decay and a gated read."""
 
+    positive = ("steps",)
+
     steps: int = 2
     """L, steps of the delta rule per token, each with a key, a value and a strength of its own."""
     reflect: bool = True
     """β up to 2, so that eigenvalues reach −1; else up to 1."""
     gated: bool = False
     """A decay per head and a gated read, as Gated DeltaNet has them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("steps", self.steps, 1)
-
-    def _make(self, dim: int) -> "DeltaProduct":  # type: ignore[override]
-        return DeltaProduct(dim, self)
 
 
 @final
@@ -44,8 +38,7 @@ class DeltaProduct(Memory):
     def __init__(self, dim: int, config: DeltaProductConfig):
         super().__init__(dim)
         self.config, H, L = config, config.heads, config.steps
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = K, V = config.head_sizes(dim)
         mixed = {"q": H * K, "k": H * L * K, "v": H * L * V}
         self.conv: ShortConv = ShortConv(sum(mixed.values()), config.conv_size)
         self.sizes = mixed | {"beta": H * L} | ({"gate": H * V, "decay": H} if config.gated else {})

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.config import one_of
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
@@ -26,13 +25,6 @@ class EflaConfig(DeltaNetConfig):
 
     rate: Rate = "sigmoid"
     """What makes β of its logit; `softplus` leaves it unbounded, which the exact rate can bear."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("rate", self.rate, Rate)
-
-    def _make(self, dim: int) -> "Efla":  # type: ignore[override]
-        return Efla(dim, self)
 
 
 @final

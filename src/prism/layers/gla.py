@@ -7,37 +7,25 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
-from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.mixer import HeadSizesConfig, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import GatedRead, wide
 from prism.ops.gated.rule import gated_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedLinearAttentionConfig(MixerConfig):
+class GatedLinearAttentionConfig(HeadSizesConfig):
     """Gated linear attention as published."""
+
+    positive = ("gate_rank", "damping")
 
     head_key: int | None = None
     """Width K of a head's keys; None: half of dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
     gate_rank: int = 16
     """Rank of the map to the decays."""
     damping: float = 16.0
     """τ in α = σ(·)^{1/τ}: the larger, the slower the state forgets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("gate_rank", self.gate_rank, 1)
-        at_least("damping", self.damping, 1)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "GatedLinearAttention":
-        return GatedLinearAttention(dim, self)
 
 
 @final

@@ -8,35 +8,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import HeadSizesConfig, Mixer, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import wide
 from prism.ops.gated.rule import gated_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatedSlotAttentionConfig(MixerConfig):
+class GatedSlotAttentionConfig(HeadSizesConfig):
     """Gated slot attention as published."""
+
+    positive = ("slots", "damping")
 
     slots: int | None = None
     """m, slots per head; None: as many as a key has channels."""
     damping: float = 8.0
     """τ in f = σ(·)^{1/τ}: the larger, the slower a slot forgets."""
-    head_key: int | None = None
-    """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("damping", self.damping, 1)
-        for name in ("slots", "head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "GatedSlotAttention":
-        return GatedSlotAttention(dim, self)
 
 
 @final
@@ -51,8 +38,7 @@ class GatedSlotAttention(Mixer):
     def __init__(self, dim: int, config: GatedSlotAttentionConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = K, V = config.head_sizes(dim)
         self.slots = m = config.slots or K
         self.sizes = [H * K, H * K, H * V, H * m]
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)

@@ -10,39 +10,29 @@ from torch import Tensor, nn
 
 from prism.config import at_least, fraction
 from prism.layers.base.dropout import Dropout
-from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
+from prism.layers.base.mixer import GROWS, HeadSizesConfig, Mixer, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.ops.attention import Bias, Past, pointwise_attention
 
 
 @dataclass(frozen=True, kw_only=True)
-class HstuConfig(MixerConfig):
+class HstuConfig(HeadSizesConfig):
     """HSTU as published."""
 
     from_model = ("dropout", "max_length")
+    positive = ("max_length",)
 
     max_length: int = 256
     """N: distances beyond it share one bias, and attention is divided by it, whatever the length of a sequence."""
     time_buckets: int = 128
     """The largest bucket of the time between events."""
-    head_key: int | None = None
-    """Width of a head's queries and keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width of a head's values and gates; None: dim / heads."""
     dropout: float = 0.0
     """Rate of dropout on what the block adds, before its last map (published: 0.2 on ML-1M)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("max_length", self.max_length, 1)
         at_least("time_buckets", self.time_buckets, 0)
-        for name in ("head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
         fraction("dropout", self.dropout)
-
-    def _make(self, dim: int) -> "Hstu":
-        return Hstu(dim, self)
 
 
 @final
@@ -57,8 +47,7 @@ class Hstu(Mixer):
     def __init__(self, dim: int, config: HstuConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.K = config.head_size(dim, config.head_key, "head_key")
-        self.V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = config.head_sizes(dim)
         self.sizes = [H * self.V, H * self.V, H * self.K, H * self.K]
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)
         self.place_bias = nn.Parameter(0.02 * torch.randn(config.max_length))

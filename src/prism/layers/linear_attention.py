@@ -20,9 +20,6 @@ class LinearAttentionConfig(MixerConfig):
     normalise: bool = True
     """Divide by the sum of the weights, as published; otherwise an RMSNorm per head keeps the read bounded."""
 
-    def _make(self, dim: int) -> "LinearAttention":
-        return LinearAttention(dim, self)
-
 
 @final
 class LinearAttention(Mixer):

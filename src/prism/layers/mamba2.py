@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, ShortConv
@@ -19,20 +18,14 @@ from prism.ops.delta.rule import delta_rule_flops
 class Mamba2Config(MixerConfig):
     """Mamba-2 as published, with one group of B and C."""
 
+    positive = ("expand", "state", "conv_size")
+
     expand: int = 2
     """Inner width as a multiple of the model's; a head has an even share of it (published: 64)."""
     state: int = 128
     """Width of B and C: the columns of a head's state."""
     conv_size: int = 4
     """Window of the short convolution, in tokens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("expand", "state", "conv_size"):
-            at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "Mamba2":
-        return Mamba2(dim, self)
 
 
 @final

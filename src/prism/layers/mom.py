@@ -2,13 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
 from prism.errors import InputError
 from prism.layers.base.memory import Memory
 from prism.layers.base.mixer import Mixer, MixerConfig, State
@@ -26,6 +25,8 @@ Inner = Literal["gated-deltanet", "gla"]
 class RoutingConfig(MixerConfig):
     """How tokens are sent to memories."""
 
+    positive: ClassVar[tuple[str, ...]] = ("memories", "chosen")
+
     memories: int = 4
     """Memories that tokens choose from."""
     chosen: int = 2
@@ -35,8 +36,6 @@ class RoutingConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("memories", self.memories, 1)
-        at_least("chosen", self.chosen, 1)
         if self.chosen > self.memories:
             raise InputError(f"chosen must be at most memories = {self.memories}, got {self.chosen}")
 
@@ -52,16 +51,9 @@ class MomConfig(RoutingConfig):
     inner: Inner = "gated-deltanet"
     """The mixer inside each memory."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("inner", self.inner, Inner)
-
     def memory(self) -> MixerConfig:
         """The mixer by its name, its other fields at their defaults."""
         return (GatedLinearAttentionConfig if self.inner == "gla" else GatedDeltaNetConfig)(heads=self.heads)
-
-    def _make(self, dim: int) -> "MixtureOfMemories":
-        return MixtureOfMemories(dim, self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
@@ -21,15 +20,10 @@ from prism.ops.delta.rule import delta_rule_flops
 class PgdnConfig(GatedDeltaNetConfig):
     """Preconditioned Gated DeltaNet as published."""
 
+    positive = ("stretch",)
+
     stretch: float = 1.5
     """Most by which a channel of the written key grows or shrinks; 1 is Gated DeltaNet."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("stretch", self.stretch, 1)
-
-    def _make(self, dim: int) -> "Pgdn":  # type: ignore[override]
-        return Pgdn(dim, self)
 
 
 @final

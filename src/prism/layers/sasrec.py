@@ -29,9 +29,6 @@ class SasrecConfig(MixerConfig):
         super().__post_init__()
         fraction("dropout", self.dropout)
 
-    def _make(self, dim: int) -> "Sasrec":
-        return Sasrec(dim, self)
-
 
 @final
 class Sasrec(Mixer):

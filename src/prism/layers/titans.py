@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
 from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
 from prism.layers.base.mixer import State
 from prism.layers.base.parts import half_lives, wide
@@ -22,6 +21,8 @@ Memory = Literal["linear", "mlp"]
 class TitansConfig(FastWeightsConfig):
     """Titans' neural memory."""
 
+    positive = ("expansion", "chunk")
+
     memory: Memory = "mlp"
     """M: two layers with a GELU between them; or one matrix."""
     expansion: int = 2
@@ -32,15 +33,6 @@ class TitansConfig(FastWeightsConfig):
     """Whether Z carries over (η); without, a token's own gradient is all it adds."""
     forget: bool = True
     """Whether the memory decays (α)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("memory", self.memory, Memory)
-        for name in ("expansion", "chunk"):
-            at_least(name, getattr(self, name), 1)
-
-    def _make(self, dim: int) -> "Titans":
-        return Titans(dim, self)
 
 
 @final

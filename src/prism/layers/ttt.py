@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import at_least
 from prism.errors import InputError
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
@@ -24,35 +23,25 @@ from prism.ops.rotary import rotate
 class TTTConfig(MixerConfig):
     """Test-time training as its authors' code computes it."""
 
+    positive = ("mini_batch",)
+
     mini_batch: int = 16
     """b, tokens whose gradients are taken at the same weights; 1 is fully serial."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("mini_batch", self.mini_batch, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TTTLinearConfig(TTTConfig):
     """TTT-Linear: the inner model is one affine map."""
 
-    def _make(self, dim: int) -> "TTTLinear":
-        return TTTLinear(dim, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TTTMLPConfig(TTTConfig):
     """TTT-MLP: the inner model has one hidden layer."""
 
+    positive = ("expansion",)
+
     expansion: int = 4
     """Width of the hidden layer, in head widths."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("expansion", self.expansion, 1)
-
-    def _make(self, dim: int) -> "TTTMLP":
-        return TTTMLP(dim, self)
 
 
 class TTT(Mixer):

@@ -40,7 +40,7 @@ def evaluate(
     threads: int | None = None,
     out: Path | None = None,
 ) -> None:
-    """Perplexity and bits per byte of a text; any tasks of lm-evaluation-harness, the paper's beside its figures.
+    """Measures a model: perplexity and bits per byte of a text, accuracy on tasks of lm-evaluation-harness.
 
     Args:
         model: Folder of the model.
@@ -120,7 +120,7 @@ def generate(
     device: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Text that goes on from a prompt, printed as it is made; then the speed, and the size of the state.
+    """Continues a prompt, printing the text as it comes; then the speed and the size of the state.
 
     Args:
         model: Folder of the model.
@@ -129,7 +129,7 @@ def generate(
         temperature: 0 always takes the likeliest token.
         top_p: Draw from the likeliest tokens that together have this probability.
         beams: More than 1 searches for the likeliest text instead of drawing, and prints it at the end.
-        seed: Of the drawing.
+        seed: Seed of the sampling.
         tokenizer: Folder or file of the tokenizer, if it is not in the model's folder.
         device: Where the model runs: cuda, mps or cpu; default: the one that is there.
         threads: Threads of the CPU; default: torch's.

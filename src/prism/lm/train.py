@@ -121,6 +121,8 @@ def train(
     quiet()
     use_threads(threads)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
+    for given_text in filter(None, (text, valid)):
+        next(read_documents(given_text, column=column))  # refused before anything is written
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     where = pick_device(device)
     processes = PartialState(cpu=where.type == "cpu")

@@ -35,7 +35,7 @@ class FitConfig:
     dim: int | None = None
     """Width of the model and of the item table."""
     layers: int | None = None
-    """Blocks."""
+    """Number of blocks."""
     heads: int = 2
     """Heads of each mixer."""
     ffn: int | None = None
@@ -51,23 +51,23 @@ class FitConfig:
     item_bias: bool = False
     """A learned offset of each item's score."""
     projection: bool | None = None
-    """A learned map before the item table; helps where what was just taken is not taken again at once."""
+    """A learned map between the features and the item table; helps where people seldom take the same item twice."""
     start: Start = "random"
-    """The item table at first: random, or `cooccurrence`: from which items stand near each other in the training log,
-    which a large catalogue learns sooner from."""
+    """What the item table starts from: random numbers, or which items stand near each other in the training log."""
     experts: tuple[str, ...] | None = None
-    """Simple experts added to the model: repeat, next, follow, near, visit, popular, lately; an empty list: none."""
+    """Simple experts whose scores are added to the model's, out of repeat, next, follow, near, visit, popular, lately;
+    with no name after it: none."""
     minutes: float = 10.0
-    """About how long training may take: fewer epochs where the machine is slow."""
+    """About how long training may take; on a slow machine there are fewer epochs."""
     features: tuple[str, ...] = ()
-    """What items share, by columns of their table: genres for categories (a|b), name:words for each word of a text."""
+    """Columns of the item table to use: `genres` for categories (a|b), `name:words` for the words of a text."""
     protocol: str = "global-time"
-    """How events are divided: global-time, leave-one-out, paper, or all (every event trains, none is asked about)."""
+    """How events are split: global-time, leave-one-out, paper, or all (every event trains, none is left to test)."""
     exclude_seen: bool | None = None
     """Whether items of the history are left out of recommendations; None: as the protocol does."""
     cutoffs: tuple[int, ...] | None = None
-    """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best. None: 10, 50 and 200,
-    and with the paper's protocol 100, 200 and 500, as its tables have them."""
+    """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best. None: 10 50 200, or with
+    the paper's protocol 100 200 500."""
     context: int | None = None
     """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
     batching: BatchConfig = field(default_factory=BatchConfig)

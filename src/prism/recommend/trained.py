@@ -64,7 +64,7 @@ class Trained:
             config: Everything that can be chosen; the other arguments change one field of it each.
             mixer: A name of `prism list`.
             epochs: Passes over the data at most.
-            seed: Of weights, batches and dropout.
+            seed: Seed of the first weights, the order of batches and dropout.
             out: Folder of the run. A run that was stopped goes on when fitted again with the same arguments.
             progress: Whether to show it.
             device: Where to train, e.g. cpu or cuda; None: a GPU where there is one.

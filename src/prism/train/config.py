@@ -15,7 +15,7 @@ class TrainConfig:
     """One training run."""
 
     epochs: int = 20
-    """Passes over the training data at most."""
+    """Passes over the training data, at most."""
     lr: float = 2e-3
     """The learning rate after warm-up."""
     warmup: float = 0.05
@@ -27,17 +27,17 @@ class TrainConfig:
     beta2: float = 0.98
     """AdamW's decay of squared gradients."""
     clip: float = 1.0
-    """The longest gradient that is not shortened."""
+    """Gradients longer than this are shortened to it."""
     accumulate: int = 1
-    """Batches an update."""
+    """Batches per update of the weights."""
     patience: int = 5
-    """Evaluations without a better one after which training stops."""
+    """Training stops after this many evaluations without a better one."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last is always evaluated."""
     precision: Precision = "float32"
-    """Of products; `bfloat16` keeps weights and sums in float32 (faster on GPUs, not on most CPUs)."""
+    """Precision of matrix products; weights and sums stay in float32. bfloat16 is faster on GPUs, not on most CPUs."""
     seed: int = 0
-    """Of the weights, the order of batches and dropout."""
+    """Seed of the first weights, the order of batches and dropout."""
     save_seconds: float = 60.0
     """Seconds between checkpoints; also one at every evaluation and at Ctrl-C."""
     log_steps: int = 50

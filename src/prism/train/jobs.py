@@ -103,7 +103,7 @@ def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
 
 @contextmanager
 def _passing_on_sigterm() -> Iterator[None]:
-    """`kill` reaches this process alone, Ctrl-C all of them: the children are told, so that they can save."""
+    """`kill` reaches this process alone, Ctrl-C all of them: children get the signal too, so that they can save."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         for child in active_children():

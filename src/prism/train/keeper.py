@@ -34,7 +34,7 @@ class Keeper:
         self._best: dict[str, Tensor] = {}
 
     def resume(self) -> Position | None:
-        """Where the newest checkpoint that can be read was, its weights put in place; damaged or gone ones are told."""
+        """Loads the newest checkpoint that can be read and gives its position; says which were damaged or missing."""
         found = checkpoints.checkpoints(self.out, "last") if self.out else []
         for n, one in enumerate(found):
             try:

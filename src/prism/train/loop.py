@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -12,24 +12,20 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from prism.errors import DivergedError, InputError
 from prism.machine import pick_device
-from prism.ops.common.device import exact_dtype
 from prism.train.config import TrainConfig
-from prism.train.fsdp import divide, no_exchange
 from prism.train.interrupt import Interrupt, interrupts
 from prism.train.journal import Journal, check_tensorboard
 from prism.train.keeper import Keeper
-from prism.train.optimiser import make_optimiser, scale_gradients
 from prism.train.position import Position
 from prism.train.prefetch import beside_the_step
 from prism.train.progress import Display
-from prism.train.shards import sharded_rows
+from prism.train.step import Stepper
 from prism.train.task import Task
-from prism.train.team import Divisible, Order, Team
+from prism.train.team import Divisible, Order
 
 
 def train(
@@ -86,19 +82,11 @@ class Loop:
             raise InputError(f"{together} processes share a batch, and there are {accelerator.num_processes}")
         self.readers = accelerator.num_processes // together
         self.reader = accelerator.process_index // together
-        self.bare = model.to(accelerator.device)
-        self.shards = sharded_rows(model)  # weights of which every process has rows of its own
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(self.shards))
-        self.fsdp = fsdp and accelerator.num_processes > 1  # one process has all the weights anyway
-        if self.fsdp:
-            self.model = divide(model, accelerator.device, config.precision)
-        else:
-            self.model = cast(nn.Module, accelerator.prepare_model(model))
-        self.optimiser = make_optimiser(self.bare, config)
-        self.keeper = Keeper(self.bare, self.optimiser, accelerator, out, fsdp=self.fsdp)
+        self.stepper = step = Stepper(model, task, config, accelerator, fsdp)
+        self.keeper = Keeper(step.bare, step.optimiser, accelerator, out, fsdp=step.fsdp)
         self.at = self.keeper.resume() or Position()
-        self.alone = accelerator.num_processes == 1 and accelerator.device.type == "cpu"
-        self.team = self._helped()
+        if not self.at.finished:
+            step.get_help(task.batches)
         main = accelerator.is_main_process
         self.journal = Journal(
             out if main else None, step=self.at.step, evaluates=self.at.batch > 0, tensorboard=config.tensorboard
@@ -124,8 +112,8 @@ class Loop:
     def end(self) -> None:
         """Closes the journal and lets helpers go."""
         self.journal.close()
-        if self.team is not None:
-            self.team.end()
+        if self.stepper.team is not None:
+            self.stepper.team.end()
 
     def _where(self) -> str:
         device, world = self.accelerator.device, self.accelerator.num_processes
@@ -142,7 +130,7 @@ class Loop:
         batches = self.batches(self.at.epoch)
         if not len(batches):
             raise InputError("there is nothing to train on: the task has no batches")
-        self.model.train()
+        self.stepper.model.train()
         while self.at.batch < len(batches):
             tokens = self.update(batches)
             self._report(len(batches), tokens)
@@ -154,22 +142,15 @@ class Loop:
                 self._save()
         self._end_epoch()
 
-    def _helped(self) -> Team | None:
-        """Helpers for the other cores, where batches can be divided."""
-        threads = torch.get_num_threads()
-        possible = self.alone and threads > 1 and not self.at.finished and Team.possible()
-        if not possible or not isinstance(self.task.batches(0), Divisible):
-            return None
-        return Team(threads, self.bare, self.task.batches, self._loss)
-
     def batches(self, epoch: int) -> Sequence[Any]:
         """On a CPU made by the processes that compute on them, as far as they can be divided; else beside the step."""
         made = self.task.batches(epoch)
-        return made if self.alone and isinstance(made, Divisible) else beside_the_step(made)
+        return made if self.stepper.alone and isinstance(made, Divisible) else beside_the_step(made)
 
     def update(self, batches: Sequence[Any]) -> int:
         """One step of the optimiser, with helpers where there are; gives its tokens."""
-        with nullcontext() if self.team is None else self.team.step():
+        team = self.stepper.team
+        with nullcontext() if team is None else team.step():
             return self._update(batches)
 
     def _update(self, batches: Sequence[Any]) -> int:
@@ -180,77 +161,22 @@ class Loop:
         group = range(at.batch, min(at.batch + config.accumulate * readers, len(batches)))
         given: list[tuple[Any, float]] = []
         for n in range(group.start, group.stop, readers):
-            if self.team is not None:
+            if self.stepper.team is not None:
                 given.append((Order(at.epoch, n, torch.initial_seed()), 1.0))
                 continue
             silent = n + self.reader >= group.stop  # every process has to take part in the last exchange
             batch = batches[group.start if silent else n + self.reader]
             given.append((send_to_device(batch, device), 0.0 if silent else 1.0))
         middle = (group.start + group.stop) / 2  # neither the first nor the last step should have a rate of 0
-        for settings in self.optimiser.param_groups:
+        for settings in self.stepper.optimiser.param_groups:
             settings["lr"] = config.rate((at.epoch + middle / len(batches)) / config.epochs)
-        loss, count, norm = self.compute(given).tolist()  # the one place where a step waits for its device
+        loss, count, norm = self.stepper.compute(given).tolist()  # the one place where a step waits for its device
         if not isfinite(loss):
             self._refuse(f"the loss is {loss}", batches, group)
         if not isfinite(norm):
             self._refuse(f"the gradient's length is {norm}", batches, group)
         self.at = at.stepped(len(group), loss, int(count))
         return int(count)
-
-    def compute(self, given: Sequence[tuple[Any, float]]) -> Tensor:
-        """One step on batches that are on the device, each with its weight; the host does not wait for any of it.
-
-        Gives the sum of the loss, the count of tokens and the gradient's length; where one of them is not finite, the
-        weights stay as they are.
-        """
-        world, device = self.accelerator.num_processes, self.accelerator.device
-        self.optimiser.zero_grad(set_to_none=True)
-        total = torch.zeros(2, dtype=exact_dtype(device), device=device)
-        for n, (batch, weight) in enumerate(given):
-            with nullcontext() if n == len(given) - 1 else self._no_exchange():
-                total += self._backward(batch, weight)
-        total = cast(Tensor, self.accelerator.reduce(total, "sum"))
-        # gradients are those of sums, and averaged over processes
-        norm = self._scale_gradients(world / total[1], 1 / total[1])
-        self.optimiser.step_if(torch.isfinite(total[0] + norm))
-        return torch.cat([total, norm.to(total.dtype)[None]])
-
-    def _no_exchange(self) -> AbstractContextManager[None]:
-        return no_exchange(self.model) if self.fsdp else self.accelerator.no_sync(self.model)
-
-    def _scale_gradients(self, scale: Tensor, shard_scale: Tensor) -> Tensor:
-        """Gradients of the mean loss, shortened; what only this process has is a sum over processes already."""
-        named = dict(self.bare.named_parameters())
-        own = [named.pop(name) for name in self.shards]
-        return scale_gradients(
-            named.values(),
-            scale,
-            self.config.clip,
-            shards=own,
-            shard_scale=shard_scale,
-            add_up=self._sum,
-        )
-
-    def _sum(self, value: Tensor) -> Tensor:
-        """Over all processes."""
-        return cast(Tensor, self.accelerator.reduce(value, "sum"))
-
-    def _backward(self, batch: Any, weight: float) -> Tensor:
-        """Adds a batch's gradients; gives (sum of the loss, tokens)."""
-        if self.team is not None and isinstance(batch, Order):
-            return torch.tensor(self.team.backward(batch), dtype=exact_dtype(self.accelerator.device))
-        loss, count = self._loss(batch)
-        (loss * weight if weight != 1 else loss).backward()
-        exact = exact_dtype(loss.device)
-        return torch.stack([loss.detach().to(exact) * weight, loss.new_full((), count * weight, dtype=exact)])
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        fast = self.config.precision == "bfloat16"
-        return torch.autocast(self.accelerator.device.type, torch.bfloat16) if fast else nullcontext()
-
-    def _loss(self, batch: Any) -> tuple[Tensor, int]:
-        with self._precision():
-            return self.task.loss(self.model, batch)
 
     def _refuse(self, what: str, batches: Sequence[Any], group: range) -> None:
         held = self.task.describe(batches[group.start]) + (" and others" if len(group) > 1 else "")
@@ -272,7 +198,7 @@ class Loop:
             at.step,
             epoch=round(done, 4),
             loss=at.mean_loss,
-            lr=self.optimiser.param_groups[0]["lr"],
+            lr=self.stepper.optimiser.param_groups[0]["lr"],
             tokens_per_second=round(at.loss_count / max(seconds, 1e-9)),
         )
         self.at, self.log_clock = at.logged(), time.monotonic()
@@ -306,12 +232,7 @@ class Loop:
 
     def _evaluate(self, monitor: str) -> dict[str, float]:
         """Metrics from the first process, the same on all."""
-        self.bare.eval()
-        all_have_a_part = self.accelerator.is_main_process or bool(self.shards) or self.fsdp
-        # divided weights come in the precision that they are trained in; whole ones are float32
-        with self._precision() if self.fsdp else nullcontext():
-            found = [self.task.evaluate(self.bare) if all_have_a_part else None]
-        metrics = cast(dict[str, float], broadcast_object_list(found)[0])
+        metrics = cast(dict[str, float], broadcast_object_list([self.stepper.evaluate()])[0])
         if not isfinite(metrics[monitor]):
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics

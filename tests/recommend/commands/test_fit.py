@@ -77,6 +77,14 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("fit {0}/x.csv --out {0}/x", "name it with --item"),
         ("compare {0}/log.csv --out {0}/x --mixers prism sasrek", "unknown mixer 'sasrek': did you mean 'sasrec'?"),
         ("compare {0}/log.csv --out {0}/x --seeds 0", "seeds must be at least 1, got 0"),
+        (
+            "fit {0}/log.csv --out {0}/x --lr much",
+            "could not convert string to float: 'much'; `prism fit --help` shows",
+        ),
+        ("fit {0}/log.csv --out {0}/x --protocl y", "Unrecognized options: --protocl, y, did you mean --protocol?;"),
+        ("evaluate", "Missing from prism evaluate: RUN"),
+        ("because {0}/run 3", "e.g. --user 42 or --history 7 12"),
+        ("refit {0}/nothing", "nothing is not a run: it has no config.json"),
     ],
 )
 def test_a_mistake_is_one_line_exit_code_2_and_leaves_nothing(
@@ -91,6 +99,16 @@ def test_a_mistake_is_one_line_exit_code_2_and_leaves_nothing(
     assert message in said
     assert said.count("\n") == 1
     assert not (folder / "x").exists()
+
+
+def test_a_table_of_items_without_names_has_no_column_for_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    cli.main(["recommend", str(folder / "run"), "--user", "3"])
+    head = next(line for line in capsys.readouterr().out.splitlines() if "rank" in line)
+    assert "item" in head
+    assert "name" not in head
 
 
 def test_an_output_that_cannot_be_written_is_said_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

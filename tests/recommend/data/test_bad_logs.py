@@ -21,7 +21,10 @@ HEAD = "user,item,time\n"
         ("\n\n", "log.csv is empty"),
         (HEAD, "log.csv has no events"),
         ("user,item\n1,2\n1,3\n", "no time column found in .*log.csv: it has user, item; name it with time="),
-        ("a,b,c\n1,2,3\n", "no user column .*a, b, c"),
+        (
+            "a,b,c\n1,2,3\n",
+            "no user, item, time columns found in .*: it has a, b, c; name them with user=, item=, time=",
+        ),
         (HEAD + "1,1,yesterday\n1,2,2024-01-01\n2,1,2024-01-01\n", "'time' of .*event 1: 'yesterday' is not a time"),
         (HEAD + "1,1,1\n1,2,\n2,1,3\n", "'time' of .*event 2: no time"),
         (HEAD + "1,1,1\n1,2,inf\n2,1,3\n", "'time' of .*event 2: inf is not a time"),
@@ -30,9 +33,9 @@ HEAD = "user,item,time\n"
         (HEAD + "1,1,1\n2,2,2\n3,1,2\n", "every user of .*log.csv has one event .*'user'"),
         (HEAD + "1,1,1\n,2,2\n3,1,2\n", "'user' of .*: 1 of 3 ids are missing, first in event 2"),
         (HEAD + "1,1,1\n1,NaN,2\n3,1,2\n", "'item' of .*: 1 of 3 ids are missing, first in event 2"),
-        (HEAD + "1,1,1,9,9\n1,2,2\n", "cannot read .*log.csv"),
-        ("0,2010-10-19,30.2,-97.7,22\n", "has no header line, and 5 columns: name the user column by its number"),
-        ("0,1,2\na,b,1300000000\n", "no user column found in .*log.csv: it has 0, 1, 2"),
+        (HEAD + "1,1,1,9,9\n1,2,2\n", "cannot read .*log.csv: a line has more fields than the header; put values"),
+        ("0,2010-10-19,30.2,-97.7,22\\n", "no user, item, time columns .*no header line; its columns are 1 to 5"),
+        ("0,1,2\\na,b,1300000000\\n", "no user, item, time columns found in .*log.csv: it has 0, 1, 2"),
     ],
 )
 def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -45,6 +48,7 @@ def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:
         ("log.csv", b"\x89PNG\r\n\x1a\n\0\0\0", "log.csv is not a CSV"),
         ("log.csv", (HEAD + "1,1,1\n").encode("utf-16"), "log.csv is not a CSV"),
         ("log.csv", b"user,item,time\n1,\xe9,1\n1,2,2\n2,2,2\n", "cannot read .*log.csv.*utf-8"),
+        ("log.xlsx", b"PK\x03\x04", "log.xlsx is an Excel workbook: save its sheet as CSV"),
         ("log.parquet", b"user,item,time\n", "log.parquet is not a Parquet file"),
         ("log.parquet", b"PAR1 and then nothing of use", "cannot read .*log.parquet"),
         ("log.jsonl", b'{"user": 1, "item"\n', "cannot read .*log.jsonl"),

@@ -105,6 +105,26 @@ def test_ids_keep_their_type_and_leading_zeros_and_sort_by_value(tmp_path: Path)
         log.user_code(11)
 
 
+def test_an_id_with_two_signs_is_text(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item,time\n--5,1,1\n--5,2,2\n-5,1,3\n")
+    assert read_log(tmp_path / "log.csv").user_ids.tolist() == [-5, "--5"]
+
+
+def test_line_separators_inside_a_name_do_not_end_the_line_of_a_log(tmp_path: Path) -> None:
+    names = ["a\u2028b", "c\u0085d"]
+    for file in ("log.jsonl", "log.csv", "log.dat"):
+        rows = [(user, names[n], n + 1) for user in ("x", "y") for n in range(2)]
+        line = {
+            "log.jsonl": '{{"user": "{}", "item": "{}", "time": {}}}',
+            "log.csv": "{},{},{}",
+            "log.dat": "{}::{}::{}",
+        }[file]
+        head = [] if file == "log.jsonl" else [line.format("user", "item", "time")]
+        (tmp_path / file).write_text("\n".join([*head, *(line.format(*row) for row in rows)]) + "\n", encoding="utf-8")
+        log = read_log(tmp_path / file)
+        assert (sorted(log.item_ids), log.n_events) == (names, 4), file
+
+
 def test_an_id_column_that_turns_to_text_after_many_numbers_is_read_whole(tmp_path: Path) -> None:
     rows = [f"{n % 7},{n % 50},{n}" for n in range(20_000)] + ["3,85123A,20001"]
     (tmp_path / "log.csv").write_text("\n".join(["user,item,time", *rows]))

@@ -8,7 +8,7 @@ import torch
 
 from prism.bench.retrieval import compare, made_up, of_run
 from prism.errors import InputError
-from prism.ops.cpu.scan import LANES, packed, plain_scan, scan
+from prism.ops.cpu.scan import LANES, packed, scan
 from prism.recommend.config import FitConfig
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
@@ -51,7 +51,7 @@ def test_tiles_have_the_scores_of_the_plain_loop_to_the_bit(items: int, dim: int
     (codes, scales), asked = quantised(table), quantised(x)
     offsets, kept = torch.randn(items, generator=generator).numpy(), min(20, items)
     tiles = scan(packed(codes), scales, offsets, *asked, kept)
-    plain = plain_scan(codes, scales, offsets, *asked, kept)
+    plain = scan(codes, scales, offsets, *asked, kept)
     for mine, theirs in zip(tiles, plain, strict=True):
         assert (np.sort(mine, 1) == np.sort(theirs, 1)).all()
     sums = asked[0].astype(int) @ codes.T.astype(int)

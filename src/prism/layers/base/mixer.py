@@ -1,15 +1,15 @@
 """The contract of a mixer: Config → build(dim); forward for sequences, step for one token; state in and out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_origin
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least
+from prism.config import at_least, one_of
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.pace import OneToken, Pace, Segments, Sequences
@@ -26,7 +26,7 @@ GROWS = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerConfig(ABC):
+class MixerConfig:
     """What every mixer's config has."""
 
     heads: int = 4
@@ -35,9 +35,18 @@ class MixerConfig(ABC):
     """Fields that the model around the mixer fills in unless they are given: `dropout`, `max_length`."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Fields that have a name together: `prism:literal` is the mixer with those of `literal`."""
+    positive: ClassVar[tuple[str, ...]] = ("heads",)
+    """Fields that are at least 1, or None where that is allowed; beside those of the classes that it extends."""
+    mixer: ClassVar[Callable[..., "Mixer"]]
+    """What it configures: the class whose `Config` it is."""
 
     def __post_init__(self) -> None:
-        at_least("heads", self.heads, 1)
+        for name in (name for cls in type(self).__mro__ for name in vars(cls).get("positive", ())):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                one_of(field.name, getattr(self, field.name), field.type)
 
     def build(self, dim: int) -> "Mixer":
         """A mixer of model width `dim`, its weights drawn from torch's generator."""
@@ -46,8 +55,9 @@ class MixerConfig(ABC):
         initialise(mixer)
         return mixer
 
-    @abstractmethod
-    def _make(self, dim: int) -> "Mixer": ...
+    def _make(self, dim: int) -> "Mixer":
+        """Without its initial weights."""
+        return self.mixer(dim, self)
 
     def head_size(self, dim: int, size: int | None, name: str) -> int:
         """The width of one head: `size` where given, else an even share of `dim`."""
@@ -56,6 +66,22 @@ class MixerConfig(ABC):
         if dim % self.heads:
             raise InputError(f"dim {dim} does not divide by heads {self.heads}: change one, or set {name}")
         return dim // self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSizesConfig(MixerConfig):
+    """What the config of a mixer has whose heads may have other widths than dim / heads."""
+
+    positive: ClassVar[tuple[str, ...]] = ("head_key", "head_value")
+
+    head_key: int | None = None
+    """Width K of a head's keys; None: dim / heads."""
+    head_value: int | None = None
+    """Width V of a head's values; None: dim / heads."""
+
+    def head_sizes(self, dim: int) -> tuple[int, int]:
+        """(K, V) in a model of width `dim`."""
+        return self.head_size(dim, self.head_key, "head_key"), self.head_size(dim, self.head_value, "head_value")
 
 
 class Mixer(nn.Module, ABC):
@@ -77,6 +103,11 @@ class Mixer(nn.Module, ABC):
     """Whether it is published with learned positions, without which it knows no order."""
     out: nn.Linear
     """The projection that writes to the residual stream (absent where `whole_block`)."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "Config" in vars(cls):
+            cls.Config.mixer = cls
 
     def __init__(self, dim: int):
         super().__init__()

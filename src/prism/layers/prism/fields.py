@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.config import at_least, one_of
+from prism.config import at_least
 from prism.errors import InputError
-from prism.layers.base.mixer import MixerConfig
+from prism.layers.base.mixer import HeadSizesConfig
 from prism.layers.base.parts import ConvStart
 from prism.ops.solver import Nonlinearity, Residual
 
@@ -43,9 +43,10 @@ TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrismFields(MixerConfig):
+class PrismFields(HeadSizesConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
+    positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
 
     steps: int = 2
@@ -94,20 +95,10 @@ class PrismFields(MixerConfig):
     """b of the decay at first: half-lives spread from 4 to 1,024 tokens over the heads; or 0, which forgets half."""
     conv_start: ConvStart = "identity"
     """Taps of the anchor's convolution at first: near the identity; or all alike, as torch draws them."""
-    head_key: int | None = None
-    """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
-    """Width V of a head's values; None: dim / heads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("steps", self.steps, 0)
-        at_least("conv_size", self.conv_size, 1)
-        for name in ("solver_rank", "head_key", "head_value"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-        for name, choices in CHOICES.items():
-            one_of(name, getattr(self, name), choices)
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -153,11 +144,6 @@ class PrismFields(MixerConfig):
         return self.steps if self.gain == "learned" else 0
 
 
-CHOICES: dict[str, Any] = {
-    "keys": Keys, "residual": Residual, "nonlinearity": Nonlinearity, "gain": Gain, "forget": Forget, "anchor": Anchor,
-    "anchor_norm": AnchorNorm, "window": Window, "strength": Strength, "read": Read, "decay": Decay,
-    "decay_start": DecayStart, "conv_start": ConvStart,
-}  # fmt: skip
 # Choices of the layer that is all equation; beside a base write the layer is Gated DeltaNet's.
 OF_THE_EQUATION = (
     "anchor_norm", "window", "strength", "unit_keys", "unit_queries", "gain_bias", "read", "decay", "decay_start",

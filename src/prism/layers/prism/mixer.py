@@ -36,8 +36,7 @@ class Prism(Memory):
     def __init__(self, dim: int, config: PrismConfig):
         super().__init__(dim)
         self.config, H = config, config.heads
-        self.K = K = config.head_size(dim, config.head_key, "head_key")
-        self.V = V = config.head_size(dim, config.head_value, "head_value")
+        self.K, self.V = K, V = config.head_sizes(dim)
         if config.anchor == "shortconv":
             self.conv = ShortConv(dim, config.conv_size, past=config.window == "past", start=config.conv_start)
         self.norm = nn.LayerNorm(dim) if config.anchor_norm == "layer" else nn.Identity()

@@ -67,13 +67,6 @@ def lengths_of(B: int, T: int, bounds: Bounds | None) -> list[int]:
     return [T] * B if bounds is None else Packing(bounds).lengths
 
 
-def count_sequences(B: int, cu_seqlens: Tensor | Packing | None) -> int:
-    """How many sequences there are."""
-    if cu_seqlens is None:
-        return B
-    return len(cu_seqlens) if isinstance(cu_seqlens, Packing) else cu_seqlens.numel() - 1
-
-
 def on_device(bounds: Bounds, device: torch.device) -> Int[Tensor, " limits"]:
     """Limits (or other places) as a tensor; copied to a device once for all layers of a model and for its backward."""
     if torch.compiler.is_compiling() or device.type == "cpu":

@@ -41,7 +41,9 @@ def delta_rule_across(
     packing = segment.packing
     N = q.shape[0] if packing is None else len(packing)
     dtype = compute_dtype(q.dtype)
-    start = torch.cat([q.new_zeros(N, H, V, K, dtype=dtype), _eye(q, N, H, K, dtype)], 2)
+    start = torch.cat(
+        [q.new_zeros(N, H, V, K, dtype=dtype), torch.eye(K, dtype=dtype, device=q.device).expand(N, H, K, K)], 2
+    )
     o, end = delta_rule(
         q,
         k,
@@ -67,10 +69,6 @@ def delta_rule_across(
         many = slice(None) if packing is None else slice(0, 1)
         h = torch.cat([h[many] + S @ M[many], h[len(S) :]])
     return o, h
-
-
-def _eye(q: Tensor, N: int, H: int, K: int, dtype: torch.dtype) -> Tensor:
-    return torch.eye(K, dtype=dtype, device=q.device).expand(N, H, K, K)
 
 
 class _Fold(torch.autograd.Function):

@@ -18,7 +18,7 @@ from typing import Any
 from numba import config, extending, njit
 from numba.core import event
 
-# Seconds of compiling after which it is said.
+# Seconds of compiling after which a line says so.
 NOTICE_AFTER = 1.0
 # x / 0 is inf, as everywhere in PyTorch: a test for zero would keep a loop from being vectorised.
 _DIVISION = {"error_model": "numpy"}

@@ -38,39 +38,30 @@ def packed(codes: NDArray[np.int8]) -> NDArray[np.uint8]:
 
 
 def scan(
-    codes: NDArray[np.uint8],
+    codes: NDArray[np.uint8] | NDArray[np.int8],
     scales: NDArray[np.float32],
     offsets: NDArray[np.float32],
     queries: NDArray[np.int8],
     sizes: NDArray[np.float32],
     kept: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """(scores, items) [Q, kept] in no order, of codes as `packed` makes them; there must be `kept` items."""
-    tall = 1 if len(queries) < QUERIES // 2 else QUERIES
-    count, dim = -(-len(queries) // tall) * tall, 4 * codes.shape[1]
-    rows, factors = np.zeros((count, dim), dtype=np.int8), np.zeros(count, dtype=np.float32)
-    rows[: len(queries), : queries.shape[1]], factors[: len(queries)] = queries, sizes
+    """(scores, items) [Q, kept] in no order; there must be `kept` items.
+
+    Codes as `packed` makes them go by tiles; codes [I, D] as they are by the plain loop, on any machine.
+    """
+    tall = 1 if codes.ndim == 2 or len(queries) < QUERIES // 2 else QUERIES
+    count = -(-len(queries) // tall) * tall
     best = np.full((count, kept), -np.inf, dtype=np.float32)
-    best[len(queries) :] = np.inf  # nothing beats it
     items = np.zeros((count, kept), dtype=np.int64)
+    if codes.ndim == 2:
+        _scan_rows(codes, scales, offsets, queries.astype(np.int16), sizes, best, items)
+        return best, items
+    rows, factors = np.zeros((count, 4 * codes.shape[1]), dtype=np.int8), np.zeros(count, dtype=np.float32)
+    rows[: len(queries), : queries.shape[1]], factors[: len(queries)] = queries, sizes
+    best[len(queries) :] = np.inf  # nothing beats it
     begin = -128 * rows.sum(1, dtype=np.int32)
     _scan_tiles(codes, scales, offsets, rows.view(np.int32), factors, begin, best, items, tall == 1)
     return best[: len(queries)], items[: len(queries)]
-
-
-def plain_scan(
-    codes: NDArray[np.int8],
-    scales: NDArray[np.float32],
-    offsets: NDArray[np.float32],
-    queries: NDArray[np.int8],
-    sizes: NDArray[np.float32],
-    kept: int,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """`scan` of codes as they are, on any machine."""
-    best = np.full((len(queries), kept), -np.inf, dtype=np.float32)
-    items = np.zeros((len(queries), kept), dtype=np.int64)
-    _scan_rows(codes, scales, offsets, queries.astype(np.int16), sizes, best, items)
-    return best, items
 
 
 def _tile(queries: int, vectors: int) -> Any:

@@ -224,7 +224,7 @@ def _scratch(like, D, shape, E, F, mixed, hidden):  # type: ignore[no-untyped-de
 def prism_stack(x, rows, shape, weights, rest, before, after, y, begin, end):  # type: ignore[no-untyped-def]
     """y[n] = features of x[n] for n = begin, …, end − 1; states are rows[n] of `before` and, next, of `after`.
 
-    `before` and `after` are (histories, S), each one array a block; they may be the same arrays.
+    `before` and `after` are (histories, S), each one array per block; they may be the same arrays.
     """
     D, F = x.shape[1], weights.lift.shape[2]
     scratch = _scratch(x, D, shape, weights.project.shape[2], F, 0, rest.ffn_out.shape[1])

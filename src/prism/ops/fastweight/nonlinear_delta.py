@@ -194,8 +194,3 @@ class _Solve(torch.autograd.Function):
         # after a single step nothing reads y again, and ‖k‖² goes unused
         _, dv, db, dkappa = torch.autograd.grad(again, leaves, total, materialize_grads=True)
         return (dY @ delta.mT).tril(-1), dY, dv, db, dkappa, None
-
-
-def nonlinear_delta_flops(L: int, K: int, V: int) -> int:
-    """Floating-point operations per token and head: the decay, S k, Δ kᵀ and S q; a few for each step and value."""
-    return K * V * 7 + L * V * 8

@@ -67,16 +67,16 @@ def compare(
     processes: int | None = None,
     reading: OmitArgPrefixes[Reading] = READING,
 ) -> None:
-    """Trains many mixers with many seeds and prints one table, simple baselines beside; run again, it continues.
+    """Trains several mixers with several seeds and prints one table, beside simple baselines; run again, it continues.
 
     Args:
         data: A CSV, TSV, Parquet or JSON-lines file, a pattern of them, or a known data set's name.
-        out: Folder of all runs, one each (mixer, seed).
-        mixers: As `fit` takes one each: prism prism:steps=0 prism:keys=shared,anchor=none prism,prism,attention.
-        seeds: Runs of each mixer.
-        config: What to train and how, the same for all; `mixer` and `seed` are set here.
-        processes: Runs at a time, one thread each, which is the faster way through many small models; 1: one after the
-            other, with its progress and all threads. Default: as many as there are cores.
+        out: Folder of the runs: one folder per mixer and seed.
+        mixers: Each as `prism fit --mixer` takes it: prism prism:steps=0 prism:keys=shared,anchor=none prism,attention.
+        seeds: Runs of each mixer, with seeds 0, 1, …
+        config: What to train and how, the same for all; `mixer` and `seed` are set by the comparison.
+        processes: How many runs at the same time, each on one thread: the faster way to train many small models. 1: one
+            after the other, on all threads, with a progress bar. Default: the number of cores.
         reading: How the log is read.
     """
     at_least("seeds", seeds, 1)

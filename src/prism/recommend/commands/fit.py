@@ -38,16 +38,17 @@ def fit(
     workers: int = 1,
     shard_items: bool = False,
 ) -> None:
-    """Trains a recommender on a log of (user, item, time); run again, it goes on where it stopped.
+    """Trains a recommender on a log of (user, item, time); the same command again continues a run that was stopped.
 
     Args:
         data: A CSV, TSV, Parquet or JSON file (.gz, .zst, .bz2 and .zip too), a pattern of them, a known data set's
             name, or a folder that `prism prepare` made, which is then read a few partitions at a time.
         out: Folder for the run: checkpoints, log.jsonl, config.json, and the events.
-        config: What to train and how.
+        config: What to train and how. What is None here (epochs and lr: 0) is chosen from the log, and printed with the
+            reason.
         reading: How the log is read.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
-        threads: Of the CPU; default: as many as torch takes.
+        threads: Threads of the CPU; default: as many as torch takes.
         workers: Threads that make batches of a prepared log beside the training step; the result does not depend on
             them.
         shard_items: Divide the item table of a model on a prepared log between the processes (with torchrun).
@@ -97,14 +98,14 @@ def evaluate(
     device: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Ranks all items for every test query of a run; simple baselines, popularity to EASE, beside it.
+    """Measures a run on its test events: every item ranked for each, beside six simple baselines.
 
     Args:
         run: A folder that `prism fit` made.
-        valid: Validation queries instead of test ones: use them to choose, and the test ones once.
-        baselines: Also evaluate the simple baselines.
+        valid: Use the validation events: compare settings on these, and read the test events once.
+        baselines: Also evaluate the simple baselines: popularity, repeat-last, Markov, item-kNN, session-kNN, EASE.
         device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
-        threads: Of the CPU; default: as many as torch takes.
+        threads: Threads of the CPU; default: as many as torch takes.
     """
     where = _where(device, threads)
     recommender = Recommender.load(run, device=device)
@@ -121,9 +122,11 @@ def evaluate(
 
 def _instead(run: Path, baseline: str, valid: bool) -> str:
     """What to do where a simple baseline is ahead."""
-    words = f"export {run} MODEL" if exportable(baseline) else f"recommend {run} …"
-    ask = "" if valid else f", and if `{program()} evaluate {run} --valid` says so too,"
-    return f"{baseline} is ahead of the model{ask}: `{program()} {words} --baseline {baseline}` lets it answer"
+    answer = f"export {run} MODEL" if exportable(baseline) else f"recommend {run} …"
+    ask = "" if valid else f" If it is on validation events too (`{program()} evaluate {run} --valid`), let it answer:"
+    return (
+        f"{baseline} is ahead of the model.{ask or ' To let it answer:'} `{program()} {answer} --baseline {baseline}`"
+    )
 
 
 def recommend(
@@ -156,7 +159,7 @@ def recommend(
         k: How many.
         seen: Whether items of the history may be recommended; default: as the run's protocol has it.
         allow: Recommend only these items.
-        deny: Never these.
+        deny: Never recommend these items.
         allow_where: Recommend only items whose table has these values, as column=value.
         deny_where: Never items whose table has them.
         events: A log of events that came after training, as `prism fit` takes it.
@@ -165,7 +168,7 @@ def recommend(
         ray: Of `all`, every partition as a task of Ray at this address, or `local`.
         partitions: Partitions with `ray`.
         device: Where the model runs, e.g. cpu or cuda; default: a GPU where there is one.
-        threads: Of the CPU; default: as many as torch takes.
+        threads: Threads of the CPU; default: as many as torch takes.
     """
     if all is None and (partition is not None or ray is not None):
         raise InputError("partition and ray are for all users: give --all OUT")
@@ -221,7 +224,15 @@ def _write_parts(
 def show_items(title: str, found: list[Recommendation], *, caption: str | None = None) -> None:
     """One row per item, best first."""
     rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
-    show(title, ["rank", "item", "name", "score"], rows, caption=caption, left=(0, 2))
+    show(title, *named_columns(["rank", "item", "name", "score"], rows), caption=caption, left=(0, 1))
+
+
+def named_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the column of names, where no item has one."""
+    at = columns.index("name")
+    if any(row[at] for row in rows):
+        return columns, rows
+    return columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
 
 
 def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]) -> Filter | None:

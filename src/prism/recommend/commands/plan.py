@@ -141,7 +141,7 @@ def count(load: Load, backbone: BackboneConfig) -> Plan:
 def plan(
     load: OmitArgPrefixes[Load] = LOAD, mixer: str = "prism", dim: int = 256, layers: int = 4, heads: int = 4
 ) -> None:
-    """What a training of this size takes: bytes, flops, network, days, and what bounds it. Counts, no measurement.
+    """Estimates a training of any size: memory, operations, network, days, and the bottleneck. Computed, not measured.
 
     Args:
         load: The log and the machines.

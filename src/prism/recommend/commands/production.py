@@ -6,14 +6,14 @@ from tyro.conf import Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands.fit import by_column, show_items
+from prism.recommend.commands.fit import by_column, named_columns, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.recommender import Recommender
 
 
 def refit(run: Positional[Path], out: Path | None = None, device: str | None = None) -> None:
-    """Trains a run's model anew on every event, for as many epochs as validation found best.
+    """Trains a run's model again, on all events, test ones included, for as many epochs as validation found best.
 
     Args:
         run: A folder that `prism fit` made.
@@ -32,7 +32,7 @@ def refit(run: Positional[Path], out: Path | None = None, device: str | None = N
 
 
 def export(run: Positional[Path], model: Positional[Path], baseline: str | None = None) -> None:
-    """Writes a model for answering: weights, items and config with checksums, and nobody's events.
+    """Writes a model to serve or give away: weights, items and config with checksums, and no user's events.
 
     Args:
         run: A folder that `prism fit`, `refit` or `update` made.
@@ -61,7 +61,7 @@ def update(
     time: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Continues training on events that came later, adds new items, and tells what changed; the run stays as it is.
+    """Trains a run further on later events, adds new items, and reports what changed; the result is a new run.
 
     Args:
         run: A folder that `prism fit`, `refit`, `update` or `export` made.
@@ -109,7 +109,7 @@ def similar(
     allow_where: tuple[str, ...] = (),
     device: str | None = None,
 ) -> None:
-    """The items nearest to one: taken near it by many users, or with a like row in the model's table.
+    """The items most similar to one: taken near it by many users, or with a similar row in the model's item table.
 
     Args:
         run: A folder that `prism fit` or `prism export` made.
@@ -132,7 +132,7 @@ def because(
     k: int = 5,
     device: str | None = None,
 ) -> None:
-    """The events of a history that an item's score leans on: how far it falls without each.
+    """Why an item is recommended: how far its score falls without each event of the history.
 
     Args:
         run: A folder that `prism fit` or `prism export` made.
@@ -151,7 +151,8 @@ def because(
         recommender = recommender.with_events(events)
     found = reasons(recommender, item, user, history=history, last=last, k=k)
     rows = [[str(one.item), one.name or "", str(one.age), f"{one.effect:+.3f}"] for one in found]
-    show(f"{item} because of", ["item", "name", "events ago", "score with it − without"], rows)
+    columns = ["item", "name", "events ago", "score with it − without"]
+    show(f"{item} because of", *named_columns(columns, rows))
 
 
 def _free(path: Path) -> Path:

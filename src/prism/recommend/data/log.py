@@ -193,3 +193,10 @@ def _lookup(codes: dict[Any, int], id_: object) -> int | None:
 
 def _some(ids: Ids) -> str:
     return ", ".join(map(repr, ids[:3].tolist())) + (", …" if len(ids) > 3 else "")
+
+
+def without_events(item_ids: Ids, name: str = "log") -> Log:
+    """A log of these items, without users and events."""
+    none = np.zeros(0, dtype=np.int64)
+    offsets, no_ids = np.zeros(1, dtype=np.int64), none.astype(object)
+    return Log(offsets=offsets, items=none.astype(np.int32), times=none, user_ids=no_ids, item_ids=item_ids, name=name)

@@ -112,7 +112,7 @@ def build_log(
             "columns: " + ", ".join(f"{role} = {column}" for role, column in columns.items()),
             *notes,
             note,
-            f"{tied:.0%} of events share their user's previous time: the source's order decides",
+            *([f"events of one user at one time ({tied:.1%}) stay in the order of the source"] if tied else []),
         ),
     )
 
@@ -145,17 +145,23 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
     bare = without_header(names)
     if bare and len(names) in UNNAMED:
         plain = dict(zip(UNNAMED[len(names)], names, strict=True))
-    chosen = {}
+    chosen, missing = {}, []
     for role, column in wanted.items():
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
         found = column or next((plain[guess] for guess in GUESSES[role].split() if guess in plain), None)
-        if found is None and bare:
-            many = f"{where} has no header line, and {len(names)} columns"
-            raise InputError(f"{many}: name the {role} column by its number, e.g. {role}=1")
         if found is None:
-            raise InputError(f"no {role} column found in {where}: it has {listed}; name it with {role}=")
-        chosen[role] = found
+            missing.append(role)
+        else:
+            chosen[role] = found
+    if missing:
+        if bare:
+            listed = f"no header line; its columns are 1 to {len(names)}"
+        options = ", ".join(f"{role}=" for role in missing)
+        what = f"{', '.join(missing)} column{'s' * (len(missing) > 1)}"
+        raise InputError(
+            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} with {options}"
+        )
     if len(set(chosen.values())) < 3:
         raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")
     return chosen

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prism.recommend.data.items import ids_of, item_table, refuse_repeated, with_item_table
-from prism.recommend.data.log import Codes, Ids, Ints, Log, numbers_among
+from prism.recommend.data.log import Codes, Ids, Ints, Log, numbers_among, without_events
 from prism.recommend.data.splits import Mask
 
 
@@ -57,21 +57,12 @@ def merge(log: Log, later: Log) -> Merged:
 
 
 def items_alone(source: Any, *, item: str | None = None) -> Log:
-    """A table about items as a log of nobody's events: merged with another, it adds the items that only it knows."""
+    """A table about items as a log without events: merged with another log, it adds the items that only it knows."""
     frame, where = item_table(source)
     ids, column = ids_of(frame, where, item)
     refuse_repeated(ids, column, where)
     typed = frame[column].to_numpy() if frame[column].dtype.is_integer() else np.array(ids, dtype=object)
-    none = np.zeros(0, dtype=np.int64)
-    log = Log(
-        offsets=np.zeros(1, dtype=np.int64),
-        items=none.astype(np.int32),
-        times=none,
-        user_ids=np.zeros(0, dtype=object),
-        item_ids=typed,
-        name=where,
-    )
-    return with_item_table(log, frame, item=column)
+    return with_item_table(without_events(typed, where), frame, item=column)
 
 
 def _codes(ids: Ids, more: Ids, found: Codes) -> tuple[Ints, Ids]:

@@ -113,7 +113,10 @@ def collect(frame: pl.LazyFrame, where: str) -> pl.DataFrame:
         # the streaming engine does not keep the order of rows through joins, and ties in time need it
         return frame.collect(engine="in-memory")
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"cannot read {where}: {_line(error)}") from None
+        why = _line(error)
+        if "more fields than defined" in why:
+            why = "a line has more fields than the header; put values that contain the separator in quotes"
+        raise InputError(f"cannot read {where}: {why}") from None
 
 
 def from_pandas(frame: Any, columns: Sequence[str]) -> pl.DataFrame:
@@ -138,6 +141,8 @@ def _series(column: Any, name: str) -> pl.Series:
 def _opened(file: Path) -> tuple[Path | bytes, bytes]:
     """What polars is given (it unpacks gzip and zstd itself), and the first bytes, unpacked."""
     source: Path | bytes = file
+    if file.suffix.lower() in (".xlsx", ".xls"):
+        raise InputError(f"{file} is an Excel workbook: save its sheet as CSV")
     try:
         with file.open("rb") as stream:
             head = stream.read(4096)

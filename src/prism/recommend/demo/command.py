@@ -89,7 +89,7 @@ def demo(
         out: Folder for the six runs and the report.
         data: The shipped purchases, or a log of your own: a CSV, TSV, Parquet or JSON-lines file.
         epochs: Passes over the training events.
-        seed: Of weights, batches and dropout.
+        seed: Seed of the first weights, the order of batches and dropout.
     """
     at_least("epochs", epochs, 1)
     needs("jinja2", "matplotlib", extra="plots")  # for the report: not after minutes of training
@@ -181,7 +181,7 @@ def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> lis
 
 
 def described(name: str, one: Trained) -> TrainedModel:
-    """What the report tells about a trained model."""
+    """What the report says about a trained model."""
     model = one.recommender.model
     return TrainedModel(
         name=name,

@@ -94,11 +94,11 @@ def leads(question: Question, metric: str, ours: str = "prism") -> dict[str, Est
 
 def leads_sentence(question: Question, metric: str, ours: str = "prism") -> str:
     """The same in words."""
-    told = [
+    differences = [
         f"{LABELS.get(name, name)} {one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}]"
         for name, one in leads(question, metric, ours).items()
     ]
-    return f"{LABELS.get(ours, ours)} less each simple baseline, customer by customer: {', '.join(told)}."
+    return f"{LABELS.get(ours, ours)} less each simple baseline, customer by customer: {', '.join(differences)}."
 
 
 def hit_curve(evaluation: Evaluation, longest: int) -> list[tuple[int, float]]:

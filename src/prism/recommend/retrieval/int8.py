@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.config import count
-from prism.ops.cpu.scan import LANES, packed, plain_scan, scan
+from prism.ops.cpu.scan import LANES, packed, scan
 
 
 class Found(NamedTuple):
@@ -55,8 +55,7 @@ class Int8Index:
         x = x.detach().cpu().float()
         queries, sizes = quantised(x.numpy())
         offsets = np.zeros(len(self.table), np.float32) if self.bias is None else self.bias.numpy()
-        look = scan if LANES else plain_scan
-        some = torch.from_numpy(look(self.codes, self.scales, offsets, queries, sizes, kept)[1])
+        some = torch.from_numpy(scan(self.codes, self.scales, offsets, queries, sizes, kept)[1])
         exact = torch.einsum("qd,qcd->qc", x, self.table[some])
         if self.bias is not None:
             exact = exact + self.bias[some]

@@ -50,7 +50,7 @@ def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: No
 
 
 def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
-    """(tables of all training events, tables without each fold); a changed file is told."""
+    """(tables of all training events, tables without each fold); a changed file is an error."""
     folder = prepared.folder / FOLDER
     about = _about(folder)
     arrays = {name: _mapped(folder / name, **facts) for name, facts in about["files"].items()}

@@ -157,5 +157,5 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
 
 
 def first_items(log: Log, count: int) -> Log:
-    """A log of the first `count` items and nobody's events."""
+    """A log of the first `count` items, without events."""
     return log.recoded(users=np.zeros(0, dtype=np.int64), items=np.arange(count))

@@ -6,15 +6,17 @@ from pathlib import Path
 from prism.errors import InputError
 from prism.recommend.data.splits import All
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.storage import read_config
 from prism.train import checkpoints
 
 
 def best_epochs(run: Path) -> int:
     """How many epochs a run had trained for when validation was best; 0: the experts alone were."""
+    read_config(run)
     best = checkpoints.newest(run, "best")
     facts = {} if best is None else checkpoints.load_facts(best)
     if "best_epoch" not in facts:
-        raise InputError(f"{run} does not tell its best epoch: it was not trained here; `prism fit --out` makes a run")
+        raise InputError(f"{run} has no best epoch: it was not trained by `prism fit`")
     return int(facts["best_epoch"]) + 1
 
 

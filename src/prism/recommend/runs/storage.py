@@ -16,7 +16,7 @@ from prism.errors import InputError, Note
 from prism.files import write_whole
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import item_values
-from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among
+from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among, without_events
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.data.splits import split as divide
 from prism.train.folder import is_first_process, own_folder
@@ -54,7 +54,7 @@ def write_items(folder: Path, log: Log) -> None:
 
 
 def read_split(folder: Path, name: str, protocol: str) -> Split:
-    """The inverse of `write_split`. A folder from before splits were kept is divided again, and that is told."""
+    """The inverse of `write_split`. A folder from before splits were kept is divided again, with a note."""
     events = _frame(folder / EVENTS, {"user", "code", "time"})
     log = _with_events(read_items(folder, name), events)
     if not (folder / SPLIT).exists():
@@ -87,20 +87,12 @@ def _with_events(log: Log, events: pl.DataFrame) -> Log:
 
 
 def read_items(folder: Path, name: str) -> Log:
-    """The inverse of `write_items`: a log of nobody's events."""
+    """The inverse of `write_items`: a log without events."""
     items = _frame(folder / ITEMS, {"item", "name"})
     names = items["name"]
     features = _frame(folder / FEATURES) if (folder / FEATURES).exists() else None
-    return Log(
-        offsets=np.zeros(1, dtype=np.int64),
-        items=np.zeros(0, dtype=np.int32),
-        times=np.zeros(0, dtype=np.int64),
-        user_ids=np.zeros(0, dtype=object),
-        item_ids=_ids(items, "item"),
-        item_names=None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object),
-        item_features=features,
-        name=name,
-    )
+    shown = None if names.null_count() == len(names) else np.array(names.to_list(), dtype=object)
+    return replace(without_events(_ids(items, "item"), name), item_names=shown, item_features=features)
 
 
 def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
@@ -208,7 +200,7 @@ def _frame(path: Path, columns: set[str] | None = None) -> pl.DataFrame:
 
 
 def _columns(name: str, ids: Ids) -> dict[str, Any]:
-    """Ids as a column; of numbers beside text a second column tells which are numbers."""
+    """Ids as a column; of numbers beside text a second column marks the numbers."""
     numbers = numbers_among(ids)
     return {name: id_column(ids)} | ({f"{name}_is_number": numbers} if numbers.any() else {})
 

@@ -121,7 +121,7 @@ class Admission:
         if not length.isdigit() or int(length) > self.service.limits.body:
             raise Refused(413, f"a request may have {self.service.limits.body:,} bytes")
         if self.service.limits.rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
-            raise Refused(429, f"more than {self.service.limits.rate:g} requests a second: slow down")
+            raise Refused(429, f"more than {self.service.limits.rate:g} requests per second: slow down")
 
     def _spend(self, key: str, client: Any) -> bool:
         """A bucket for each key, or address: one second's requests at most, filled at the rate."""

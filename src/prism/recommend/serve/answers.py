@@ -61,12 +61,12 @@ class Answers:
             Ask(events=given, questions=questions, loop=asyncio.get_running_loop())
         )  # fmt: skip
         self.service.measures.events.inc(sum(one.new for one in answer.stored))
-        told = ",".join(
+        stored = ",".join(
             f'{{"id":{text(event.id)},"seq":{one.seq},"new":{_bool(one.new)},"known":{_bool(known)}}}'
             for event, one, known in zip(given, answer.stored, answer.known, strict=True)
         )
         found = "null" if body.recommend is None else _recommended(users, answer)
-        return f'{{"events":[{told}],"recommendations":{found}}}'
+        return f'{{"events":[{stored}],"recommendations":{found}}}'
 
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str) -> str:
         """The items most likely to come next, for many users."""

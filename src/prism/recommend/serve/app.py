@@ -44,7 +44,7 @@ class Page(StaticFiles):
     """The page's files, which load nothing from elsewhere and cannot be framed."""
 
     def file_response(self, *args: Any, **named: Any) -> Response:
-        """With what the browser is told to refuse."""
+        """With headers by which the browser refuses foreign scripts and frames."""
         response = super().file_response(*args, **named)
         response.headers["Content-Security-Policy"] = (
             "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "

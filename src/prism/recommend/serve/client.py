@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits is told."""
+        """Everyone who waits gets the error."""
         self._transport = None
         for one in self._waiting:
             if not one.done():

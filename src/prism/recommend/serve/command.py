@@ -16,7 +16,7 @@ from prism.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `serve` was told."""
+    """The options of `serve`."""
 
     model: Path
     store: str
@@ -63,16 +63,16 @@ def serve(
         port: Port to listen on.
         keys: File of API keys, made by `prism serve-key`; without it everyone may ask.
         shards: Processes, each with its part of the users (by hash); any of them takes any request.
-        shard: Only this one of them, for one machine each.
+        shard: Start only this one of the shards (0, 1, …): for shards on several machines.
         peers: Where all shards listen, in order, as host:port; default: all on this machine.
         users_in_memory: States that are kept in memory at most, at least 2,000.
         snapshot_every: Events of a user between two snapshots of the state.
-        max_body: Bytes of a request at most.
-        max_rate: Requests a second of one key at most; 0: no limit.
+        max_body: Largest request, in bytes.
+        max_rate: Requests per second of one key, at most; 0: no limit.
         timeout: Seconds until a request is given up.
         cors: Origins whose pages may use the service from a browser, e.g. https://shop.example; default: none.
         log_requests: One line of JSON per request on the standard error, without ids or keys.
-        browse: Open the page in a browser, when it can be answered.
+        browse: Open the page in a browser as soon as the service answers.
     """
     at_least("shards", shards, 1)
     if shard is not None and not 0 <= shard < shards:
@@ -100,8 +100,8 @@ def serve(
 def _start_all(shards: int) -> None:
     """One process per shard, with the same arguments; when one ends, all do."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the others are ended below
-    words = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
-    running = [subprocess.Popen([*words, "--shard", str(n)]) for n in range(shards)]
+    command = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
+    running = [subprocess.Popen([*command, "--shard", str(n)]) for n in range(shards)]
     try:
         while all(one.poll() is None for one in running):
             try:
@@ -125,7 +125,7 @@ def _own(host: str) -> bool:
 
 
 def serve_key(file: Positional[Path], tenant: str = "default") -> None:
-    """Makes an API key for a tenant and prints it once; the file keeps its hash alone.
+    """Makes an API key for a tenant and prints it once; the file keeps only its hash.
 
     Args:
         file: File of keys for `prism serve --keys`; made if there is none.

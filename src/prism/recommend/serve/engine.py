@@ -228,10 +228,10 @@ class Engine:
             "latest": events[-1].time,
             "age": max(0, int(time.time()) - events[-1].time),
             "state_bytes": len(self.pool.state(user)) if user in self.pool else 0,
-            "history": [self._told(event) for event in events[-100:]],
+            "history": [self._event_facts(event) for event in events[-100:]],
         }
 
-    def _told(self, event: Kept) -> dict[str, Any]:
+    def _event_facts(self, event: Kept) -> dict[str, Any]:
         log, code = self.recommender.log, int(self.pool.codes([event.item])[0])
         name = None if code < 0 or log.item_names is None else log.item_names[code]
         return {"item": event.item, "name": name, "time": event.time}
@@ -254,12 +254,12 @@ class Engine:
         self.ask(Ask(call=work)).result()
 
     def _recover(self, batch: list[Ask], error: Exception) -> None:
-        """Tells everyone, and goes back to what the disk holds."""
+        """Answers every request of the batch with the error, and goes back to what the disk holds."""
         if not isinstance(error, StoreError):
             log.exception("a round failed")
         self._failed(error)
-        said = error if isinstance(error, StoreError | InputError) else RuntimeError("the request failed")
-        deliver([(ask, None, said) for ask in batch])
+        shown = error if isinstance(error, StoreError | InputError) else RuntimeError("the request failed")
+        deliver([(ask, None, shown) for ask in batch])
 
     def _failed(self, error: Exception) -> None:
         """Every state goes back to the store: whatever failed may have stood between a commit and its state."""

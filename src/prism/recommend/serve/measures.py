@@ -1,4 +1,4 @@
-"""What the service tells Prometheus."""
+"""Metrics of the service, for Prometheus."""
 
 from typing import TYPE_CHECKING
 

@@ -27,7 +27,7 @@ SWITCH_SECONDS = 0.0005
 
 
 def run(options: Options) -> None:
-    """Serves until it is told to stop; then finishes what waits."""
+    """Serves until it is stopped; then finishes the requests that wait."""
     if not is_model(options.model):
         raise InputError(
             f"{options.model} is not an exported model: `prism export RUN {options.model}` makes one of a run"

@@ -38,12 +38,12 @@ class Router:
         if len(parts) == 1:
             return parts[0]
         answers = [json.loads(one) for one in parts]
-        told: list[Any] = [None] * len(named)
+        events: list[Any] = [None] * len(named)
         for rows, answer in zip(places.values(), answers, strict=True):
             for n, event in zip(rows, answer["events"], strict=True):
-                told[n] = event
+                events[n] = event
         found = None if body.recommend is None else _by_user([one.user for one in named], answers)
-        return json.dumps({"events": told, "recommendations": found})
+        return json.dumps({"events": events, "recommendations": found})
 
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str, key: str) -> str:
         """As `Answers.recommendations`."""

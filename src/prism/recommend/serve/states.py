@@ -59,7 +59,8 @@ class States:
             self._build(missing)
 
     def _build(self, users: Sequence[User]) -> None:
-        snapshots = [self._restored(u, s) for u, s in zip(users, self._snapshots(users), strict=True)]
+        kept = self.store.snapshots(users, self.model.key)
+        snapshots = [self._restored(user, one) for user, one in zip(users, kept, strict=True)]
         events = self.store.events(users, [0 if one is None else one.version.seq for one in snapshots])
         rebuild = []
         for n, (user, snapshot, later) in enumerate(zip(users, snapshots, events, strict=True)):
@@ -87,9 +88,6 @@ class States:
     def _reached(self, user: User, version: Version) -> None:
         if user in self.pool:  # not there: the model knows none of the user's items
             self._versions[user] = version
-
-    def _snapshots(self, users: Sequence[User]) -> list[Snapshot | None]:
-        return self.store.snapshots(users, self.model.key)
 
     def _restored(self, user: User, snapshot: Snapshot | None) -> Snapshot | None:
         if snapshot is not None:

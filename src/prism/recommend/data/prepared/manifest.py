@@ -91,7 +91,7 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        """Reads the manifest; a missing file, or one of another size, is told."""
+        """Reads the manifest; a missing file, or one of another size, is an error that names it."""
         path = folder / MANIFEST
         try:
             content = path.read_bytes()

@@ -38,7 +38,7 @@ def prepare(
     time_format: str | None = None,
     experts: bool = True,
 ) -> None:
-    """Makes a log of any size ready for `prism fit`: Parquet partitions by a hash of the user, sorted, with counts.
+    """Prepares a log of any size for `prism fit`: sorted Parquet partitions by a hash of the user, with counts.
 
     Run again after it was stopped, it goes on.
 
@@ -91,7 +91,7 @@ def prepare_log(
     time_format: str | None = None,
     say: Any = lambda line: None,
 ) -> Prepared:
-    """`prepare` as a function; `say` is told what is done."""
+    """`prepare` as a function; `say` is called with each line of progress."""
     at_least("partitions", partitions, 1)
     for name, share in zip(("valid", "test"), shares, strict=True):
         fraction(name, share)

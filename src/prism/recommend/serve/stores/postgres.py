@@ -9,16 +9,7 @@ from typing import Any
 
 import psycopg
 
-from prism.recommend.serve.stores.base import (
-    NOBODY,
-    Event,
-    Kept,
-    ServerStore,
-    Snapshot,
-    Stored,
-    User,
-    Version,
-)
+from prism.recommend.serve.stores.base import NOBODY, Event, Kept, ServerStore, Snapshot, Stored, User, Version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS prism_events (

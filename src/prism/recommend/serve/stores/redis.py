@@ -80,10 +80,10 @@ class RedisStore(ServerStore):
         wanted = {"appendonly": "yes", "appendfsync": "always"}
         found = {name: self._db.config_get(name).get(name) for name in wanted}
         if found != wanted:
-            told = ", ".join(f"{name} {value}" for name, value in found.items())
+            shown = ", ".join(f"{name} {value}" for name, value in found.items())
             raise InputError(
-                f"store {self.shown} has {told}, so it may lose what it has acknowledged: start redis-server with "
-                "--appendonly yes --appendfsync always, or say ?relaxed=1 in the address"
+                f"store {self.shown} has {shown}, so it may lose what it has acknowledged: start redis-server with "
+                "--appendonly yes --appendfsync always, or add ?relaxed=1 to the address"
             )
 
     def append(self, events: Sequence[Event]) -> list[Stored]:
