@@ -26,9 +26,10 @@ from prism.train.keeper import Keeper
 from prism.train.optimiser import make_optimiser, scale_gradients
 from prism.train.position import Position
 from prism.train.prefetch import beside_the_step
+from prism.train.processes import evaluate_apart
 from prism.train.progress import Display
 from prism.train.shards import sharded_rows
-from prism.train.task import Task
+from prism.train.task import Apart, Task
 from prism.train.team import Divisible, Order, Team
 
 
@@ -305,13 +306,16 @@ class Loop:
         return at
 
     def _evaluate(self, monitor: str) -> dict[str, float]:
-        """Metrics from the first process, the same on all."""
+        """Metrics of all processes' parts where they can be divided, else from the first; the same on all."""
         self.bare.eval()
-        all_have_a_part = self.accelerator.is_main_process or bool(self.shards) or self.fsdp
-        # divided weights come in the precision that they are trained in; whole ones are float32
-        with self._precision() if self.fsdp else nullcontext():
-            found = [self.task.evaluate(self.bare) if all_have_a_part else None]
-        metrics = cast(dict[str, float], broadcast_object_list(found)[0])
+        if self.accelerator.num_processes > 1 and not (self.shards or self.fsdp) and isinstance(self.task, Apart):
+            metrics = evaluate_apart(self.task, self.bare)
+        else:
+            all_have_a_part = self.accelerator.is_main_process or bool(self.shards) or self.fsdp
+            # divided weights come in the precision that they are trained in; whole ones are float32
+            with self._precision() if self.fsdp else nullcontext():
+                found = [self.task.evaluate(self.bare) if all_have_a_part else None]
+            metrics = cast(dict[str, float], broadcast_object_list(found)[0])
         if not isfinite(metrics[monitor]):
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics
