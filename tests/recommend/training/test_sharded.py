@@ -91,6 +91,18 @@ def test_killed_on_two_processes_it_goes_on_with_one_and_with_two_again(data: Pa
     assert facts["best_metrics"]
 
 
+def test_that_a_divided_table_has_no_experts_is_said_in_one_line(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_rule = replace(CONFIG, experts=None, train=replace(CONFIG.train, epochs=1))
+    made = fit_streamed(Prepared.open(data), by_rule, None, device="cpu", workers=0, shard_items=True)
+    assert made.model.gates is None
+    lines = [line for line in capsys.readouterr().out.splitlines() if "experts" in line]
+    assert lines == ["experts none: a divided item table has rows alone; without --shard-items there are experts"]
+    with pytest.raises(InputError, match=r"experts is .*: a divided item table has rows alone"):
+        fit_streamed(Prepared.open(data), replace(CONFIG, experts=("next",)), None, progress=False, shard_items=True)
+
+
 def test_what_a_divided_table_cannot_have_is_refused(data: Path) -> None:
     with pytest.raises(InputError, match="item_bias"):
         build_sharded(replace(CONFIG, item_bias=True), 10, None)
