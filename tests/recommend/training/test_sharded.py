@@ -13,6 +13,7 @@ from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import export
 from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
@@ -74,7 +75,11 @@ def test_two_processes_follow_the_loss_of_one_and_rank_as_it_does(data: Path, tm
     metrics = [checkpoints.load_facts(path)["best_metrics"] for path in (whole, halves)]
     assert metrics[1] == pytest.approx(metrics[0], abs=1e-6)
     loaded = Recommender.load(tmp_path / "two", device="cpu")
-    assert len(loaded.recommend(history=[1, 2, 3], k=5)) == 5
+    best = loaded.recommend(history=[1, 2, 3], k=5)
+    assert len(best) == 5
+    export(loaded, tmp_path / "model")  # the usual safetensors, in one file
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert Recommender.load(tmp_path / "model", device="cpu").recommend(history=[1, 2, 3], k=5) == best
 
 
 @pytest.mark.slow
