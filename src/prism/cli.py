@@ -54,6 +54,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "bench decode": "prism.bench.decode:decode",
         "bench recommend": "prism.bench.recommend:recommend",
         "bench retrieval": "prism.bench.retrieval:retrieval",
+        "bench prepared": "prism.bench.prepared:prepared",
         "bench sharded": "prism.bench.sharded:sharded",
         "bench serve": "prism.bench.serve:serve",
         "bench kernels": "prism.bench.kernels:kernels",

@@ -9,19 +9,23 @@ from torch.utils._pytree import tree_leaves
 
 from prism.layers import MIXERS
 from prism.models.backbone import BackboneConfig
-from prism.ops.common import device
+from prism.ops.common import backends, device
 from prism.ops.softmax_loss import softmax_loss
 
 
 class Doubles(TorchDispatchMode):
-    """Operations with a float64 result on the device."""
+    """Operations with a float64 result on a type of device."""
 
     found = 0
+
+    def __init__(self, device: str = "meta"):
+        super().__init__()
+        self.device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        self.found += sum(x.is_meta and x.dtype == torch.float64 for x in tensors)
+        self.found += sum(x.device.type == self.device and x.dtype == torch.float64 for x in tensors)
         return result
 
 
@@ -39,3 +43,15 @@ def test_a_training_step_asks_for_float64_only_where_there_is_any(mixer: str, mo
     assert step(mixer) > 0
     monkeypatch.setattr(device, "WITHOUT_FLOAT64", {"meta"})
     assert step(mixer) == 0
+
+
+@pytest.mark.parametrize("mixer", ["ttt-linear", "ttt-mlp", "titans", "atlas", "mom", "prism-mom"])
+def test_mixers_that_ask_the_host_ask_for_no_float64_either(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tokens lie decides what they compute next, so the CPU's own tensors stand for such a device's."""
+    module = MIXERS[mixer].Config(heads=2).build(32)
+    monkeypatch.setattr(device, "WITHOUT_FLOAT64", {"cpu"})
+    monkeypatch.setattr(backends, "compiles", lambda *given: False)  # the CPU's own kernels are no other device's
+    with Doubles("cpu") as doubles:
+        y, _ = module(torch.randn(2, 20, 32))
+        y.square().sum().backward()
+    assert doubles.found == 0

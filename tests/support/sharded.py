@@ -1,15 +1,18 @@
-"""A training with a divided item table, in a process of its own."""
+"""A training on a prepared log, with a divided item table or a whole one, in a process of its own."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.manifest import Prepared
+from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.runs.streaming import fit_streamed
+from prism.recommend.training import task
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
 from prism.train.loop import Loop
@@ -36,3 +39,17 @@ def fit(rank: int, data: Path, out: Path, config: FitConfig, kill_after: int | N
 
     with patch.object(Loop, "_any", any_asked):
         fit_streamed(Prepared.open(data), config, out, progress=False, device="cpu", workers=0, shard_items=True)
+
+
+def fit_whole(rank: int, data: Path, out: Path, config: FitConfig) -> None:
+    """Every process has all items; leaves the number of queries that it ranked beside the run."""
+    torch.set_default_dtype(torch.float64)
+    ranked: list[int] = []
+
+    def counted(scorer: Any, log: Any, queries: Any, **options: Any) -> Any:
+        ranked.append(len(queries))
+        return evaluate(scorer, log, queries, **options)
+
+    with patch.object(task, "evaluate", counted):
+        fit_streamed(Prepared.open(data), config, out, progress=False, device="cpu", workers=0)
+    out.with_name(f"ranked-{rank}").write_text(" ".join(map(str, ranked)))

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, send_to_device
+from accelerate.utils import send_to_device
 from torch import nn
 
 from prism.errors import DivergedError, InputError
@@ -231,8 +231,7 @@ class Loop:
         return at
 
     def _evaluate(self, monitor: str) -> dict[str, float]:
-        """Metrics from the first process, the same on all."""
-        metrics = cast(dict[str, float], broadcast_object_list([self.stepper.evaluate()])[0])
+        metrics = self.stepper.evaluate()
         if not isfinite(metrics[monitor]):
             raise DivergedError(f"{monitor} is {metrics[monitor]} after epoch {self.at.epoch + 1}")
         return metrics

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
+
+from prism.train.task import Apart
 
 
 def rank() -> int:
@@ -29,3 +32,11 @@ def all_of(mine: Mapping[str, Any]) -> dict[str, Any]:
     every: list[dict[str, Any]] = [{} for _ in range(world())]
     dist.all_gather_object(every, dict(mine))
     return {key: value for part in every for key, value in part.items()}
+
+
+def evaluate_apart(task: Apart, model: nn.Module) -> dict[str, float]:
+    """Means of the metrics, each process looking at its part."""
+    parts = all_of({str(rank()): task.evaluate_part(model, rank(), world())})
+    sums, count = [part[0] for part in parts.values()], sum(part[1] for part in parts.values())
+    names = max(sums, key=len)
+    return {name: sum(part.get(name, 0.0) for part in sums) / count for name in names}

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -13,8 +14,9 @@ from prism.ops.common.device import exact_dtype
 from prism.train.config import TrainConfig
 from prism.train.fsdp import divide, no_exchange
 from prism.train.optimiser import make_optimiser, scale_gradients
+from prism.train.processes import evaluate_apart
 from prism.train.shards import sharded_rows
-from prism.train.task import Task
+from prism.train.task import Apart, Task
 from prism.train.team import Divisible, Order, Team
 
 
@@ -59,14 +61,16 @@ class Stepper:
         self.optimiser.step_if(torch.isfinite(total[0] + norm))
         return torch.cat([total, norm.to(total.dtype)[None]])
 
-    def evaluate(self) -> dict[str, float] | None:
-        """The task's metrics; None on a process that has no part in them."""
+    def evaluate(self) -> dict[str, float]:
+        """Metrics of all processes' parts where they can be divided, else from the first; the same on all."""
         self.bare.eval()
-        if not (self.accelerator.is_main_process or self.shards or self.fsdp):
-            return None
+        divided = bool(self.shards) or self.fsdp
+        if self.accelerator.num_processes > 1 and not divided and isinstance(self.task, Apart):
+            return evaluate_apart(self.task, self.bare)
         # divided weights come in the precision that they are trained in; whole ones are float32
         with self._precision() if self.fsdp else nullcontext():
-            return self.task.evaluate(self.bare)
+            found = [self.task.evaluate(self.bare) if self.accelerator.is_main_process or divided else None]
+        return cast(dict[str, float], broadcast_object_list(found)[0])
 
     def _backward(self, batch: Any, weight: float) -> Tensor:
         """Adds a batch's gradients; gives (sum of the loss, tokens)."""

@@ -41,3 +41,11 @@ class Task(Protocol):
 
     def describe(self, batch: Any) -> str:
         """What a batch holds, in a few words, for the error of a loss that is not finite."""
+
+
+@runtime_checkable
+class Apart(Protocol):
+    """A task whose validation can be divided between processes that have the same weights."""
+
+    def evaluate_part(self, model: nn.Module, number: int, of: int) -> tuple[dict[str, float], int]:
+        """Sums of the metrics over part `number` of so many, and over how much they are; nothing: ({}, 0)."""

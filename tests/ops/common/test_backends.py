@@ -1,13 +1,18 @@
 """`auto` leaves the compiled backend only for what a compiler can fail at, and tries what will be asked of it."""
 
+import importlib.util
 import sys
+import warnings
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 from numba.core.errors import NumbaError
 
-from prism.ops.common import backends
+from prism.layers import MIXERS
+from prism.ops.common import backends, device
+from prism.ops.delta.definition import MODULES
 
 
 class Fake(SimpleNamespace):
@@ -55,3 +60,29 @@ def test_the_backward_is_tried_too_where_gradients_will_be_asked_for(chosen, tra
     name, fake = chosen(None, trained=trained)
     assert name == "cpu"
     assert fake.asked == [(torch.float32, trained)]
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Meta tensors count as a GPU's, on a machine that has no Triton."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else find(name))
+    monkeypatch.setattr(device, "GPUS", {"cuda", "meta"})
+    backends.has_triton.cache_clear()
+    yield
+    backends.has_triton.cache_clear()
+
+
+def test_a_gpu_without_triton_takes_the_chunk_form_and_says_so_once(without_triton: None) -> None:
+    module = MIXERS["prism"].Config(heads=2).build(16).to("meta")
+    x = torch.empty(1, 20, 16, device="meta")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            y, state = module(x)
+            module.step(x[:, 0], state)
+    assert y.shape == x.shape
+    assert [str(one.message) for one in said] == [
+        "prism runs without its GPU kernels, slower: pip install 'prism-sequence[gpu]'"
+    ]
+    assert backends.choose("auto", (torch.empty(1, 1, 1, 1, device="meta"),), MODULES) == "chunk"

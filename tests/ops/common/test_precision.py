@@ -1,6 +1,7 @@
 """Autocast stops at the operators' door, forwards and backwards; second derivatives and torch.func are refused."""
 
 import inspect
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -27,6 +28,24 @@ def test_the_device_of_autocast_is_found_however_operands_are_given(by_name: boo
     o, _ = bare(**x, backend="reference") if by_name else bare(*x.values(), backend="reference")
     assert o.device.type == "meta"
     assert set(asked) == {"meta"}
+
+
+def test_autocast_of_the_tensors_own_device_is_what_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers call by name, and autocast is on for a GPU alone: meta tensors stand for its own."""
+    switched: list[tuple[str, bool]] = []
+
+    def autocast(device: str, enabled: bool) -> AbstractContextManager[None]:
+        switched.append((device, enabled))
+        return nullcontext()
+
+    monkeypatch.setattr(precision, "autocasts", lambda device: device == "meta")
+    monkeypatch.setattr(torch, "autocast", autocast)
+    x = {name: y.detach().to("meta") for name, y in operands().items()}
+    inspect.unwrap(delta_rule)(**x, backend="chunk")
+    q, gates = x["q"], torch.empty_like(x["q"])
+    inspect.unwrap(gated_rule)(q=q, k=q, v=q, log_alpha=gates, backend="chunk")
+    assert switched
+    assert set(switched) == {("meta", False)}
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunk", "cpu"])

@@ -34,8 +34,8 @@ HEAD = "user,item,time\n"
         (HEAD + "1,1,1\n,2,2\n3,1,2\n", "'user' of .*: 1 of 3 ids are missing, first in event 2"),
         (HEAD + "1,1,1\n1,NaN,2\n3,1,2\n", "'item' of .*: 1 of 3 ids are missing, first in event 2"),
         (HEAD + "1,1,1,9,9\n1,2,2\n", "cannot read .*log.csv: a line has more fields than the header; put values"),
-        ("0,2010-10-19,30.2,-97.7,22\\n", "no user, item, time columns .*no header line; its columns are 1 to 5"),
-        ("0,1,2\\na,b,1300000000\\n", "no user, item, time columns found in .*log.csv: it has 0, 1, 2"),
+        ("0,2010-10-19,30.2,-97.7,22\n", "no user, item, time columns .*no header line; its columns are 1 to 5"),
+        ("0,1,2\na,b,1300000000\n", "no user, item, time columns found in .*log.csv: it has 0, 1, 2"),
     ],
 )
 def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -13,6 +13,7 @@ from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs.export import export
 from prism.recommend.runs.streaming import fit_streamed, stream_task
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
@@ -74,7 +75,11 @@ def test_two_processes_follow_the_loss_of_one_and_rank_as_it_does(data: Path, tm
     metrics = [checkpoints.load_facts(path)["best_metrics"] for path in (whole, halves)]
     assert metrics[1] == pytest.approx(metrics[0], abs=1e-6)
     loaded = Recommender.load(tmp_path / "two", device="cpu")
-    assert len(loaded.recommend(history=[1, 2, 3], k=5)) == 5
+    best = loaded.recommend(history=[1, 2, 3], k=5)
+    assert len(best) == 5
+    export(loaded, tmp_path / "model")  # the usual safetensors, in one file
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    assert Recommender.load(tmp_path / "model", device="cpu").recommend(history=[1, 2, 3], k=5) == best
 
 
 @pytest.mark.slow
@@ -89,6 +94,18 @@ def test_killed_on_two_processes_it_goes_on_with_one_and_with_two_again(data: Pa
     facts = checkpoints.load_facts(checkpoints.newest(tmp_path / "killed", "last"))
     assert facts["finished"]
     assert facts["best_metrics"]
+
+
+def test_that_a_divided_table_has_no_experts_is_said_in_one_line(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_rule = replace(CONFIG, experts=None, train=replace(CONFIG.train, epochs=1))
+    made = fit_streamed(Prepared.open(data), by_rule, None, device="cpu", workers=0, shard_items=True)
+    assert made.model.gates is None
+    lines = [line for line in capsys.readouterr().out.splitlines() if "experts" in line]
+    assert lines == ["experts none: a divided item table has rows alone; without --shard-items there are experts"]
+    with pytest.raises(InputError, match=r"experts is .*: a divided item table has rows alone"):
+        fit_streamed(Prepared.open(data), replace(CONFIG, experts=("next",)), None, progress=False, shard_items=True)
 
 
 def test_what_a_divided_table_cannot_have_is_refused(data: Path) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from support.processes import run_ranks
+from support.sharded import fit_whole
 from torch import Tensor
 
 from prism.errors import InputError
@@ -119,6 +121,21 @@ def test_a_streamed_run_stops_and_goes_on_loads_and_evaluates(prepared: Prepared
     assert loaded.evaluate(valid=True)["ndcg@10"] == found.evaluate(valid=True)["ndcg@10"]
     assert checkpoints.newest(tmp_path / "run", "best") is not None
     assert not (tmp_path / "run" / "events.parquet").exists()
+
+
+def test_two_processes_rank_half_of_the_queries_each_and_find_what_one_finds(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, dropout=0.0)
+    run_ranks(2, fit_whole, prepared.folder, tmp_path / "run", config, polars=True)
+    found = checkpoints.load_facts(checkpoints.newest(tmp_path / "run", "best"))["best_metrics"]
+    alone = Recommender.load(tmp_path / "run", device="cpu")
+    alone.model.double()
+    whole = stream_task(alone, prepared, StreamConfig())
+    assert found == pytest.approx(whole.evaluate(alone.model), abs=1e-6)
+    ranked = [[int(n) for n in (tmp_path / f"ranked-{rank}").read_text().split()] for rank in range(2)]
+    assert len(ranked[0]) == len(ranked[1]) == config.train.epochs
+    assert all(a + b == len(whole._valid) and abs(a - b) <= 1 for a, b in zip(*ranked, strict=True))
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled"])

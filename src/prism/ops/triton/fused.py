@@ -14,6 +14,7 @@ from prism.ops.triton.device import check_device
 
 # Numbers of a tile: what a program holds at once in registers, several times over.
 TILE = 2048
+REFINE_TILE = 1024  # backwards: with twice as much Triton 3.7.1 spills 8 bytes on sm_100
 CONV_TOKENS, CONV_CHANNELS = 16, 64
 CONV_STEPS = 4  # blocks of tokens of one program's share in the gradient of the weights
 
@@ -61,11 +62,11 @@ def conv_silu(
     return _Conv.apply(x, weight, gamma, beta, history, owner, limits, eps, dtype or x.dtype)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _sizes(x: Tensor) -> tuple[int, int, dict[str, int]]:
+def _sizes(x: Tensor, tile: int = TILE) -> tuple[int, int, dict[str, int]]:
     """Rows of the last axis, programs, and the constants of a kernel over rows."""
     V = x.shape[-1]
     M, BV = x.numel() // max(V, 1), triton.next_power_of_2(max(V, 1))
-    BM = max(1, TILE // BV)
+    BM = max(1, tile // BV)
     return M, triton.cdiv(M, BM), {"V": V, "BM": BM, "BV": BV}
 
 
@@ -87,7 +88,7 @@ class _Refine(torch.autograd.Function):
         dr, dp = torch.empty_like(r), torch.empty_like(p)
         if not p.numel():
             return dr.zero_(), dp
-        M, programs, sizes = _sizes(r)
+        M, programs, sizes = _sizes(r, REFINE_TILE)
         rows.refine_backward[(programs,)](r, p, ddelta.contiguous(), dr, dp, M, L=p.shape[-2], **sizes)
         return dr, dp
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,9 @@ from prism.train.loop import train
 from prism.train.settings import read_settings, refuse_others
 
 # Of the opening, where the catalogue is large: many events are to come that teach the gates.
-SOON = {"tokens": 10_000, "steps": 100}
+SOON, SOON_WINDOWS = {"tokens": 10_000, "steps": 100}, 16
+# What a divided item table means for the default.
+WITHOUT_EXPERTS = "experts none: a divided item table has rows alone; without --shard-items there are experts"
 
 
 def fit_streamed(
@@ -57,7 +59,7 @@ def fit_streamed(
     by_clock = "epochs" in config.open
     config, chosen = config.resolve(facts)
     if progress and is_first_process():
-        print("\n".join(map(str, chosen)), flush=True)
+        print("\n".join([*map(str, chosen), *([WITHOUT_EXPERTS] if shard_items else [])]), flush=True)
     stream = StreamConfig(workers=workers)
     if shard_items:
         made = Recommender(build_sharded(config, about.candidates, _processes(place)), split, config)
@@ -65,7 +67,10 @@ def fit_streamed(
         made = Recommender._untrained(split, config)
     folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
     task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask, folds)
-    fit_opening(made.model, task, **(SOON if config.objective.loss == "sampled" else {}))
+    if config.objective.loss == "sampled":
+        fit_opening(made.model, _in_small_batches(task), **SOON)
+    else:
+        fit_opening(made.model, task)
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
@@ -76,6 +81,12 @@ def fit_streamed(
             _open_run(out, prepared, split, config, task.stream)
         train(made.model, task, config.train, out=out, progress=progress, device=place)
     return made
+
+
+def _in_small_batches(task: StreamTask) -> StreamTask:
+    """The same, a few windows at a time: what drawn items take grows with a batch's events."""
+    size = min(cast(int, task.batching.batch), SOON_WINDOWS)
+    return replace(task, batching=replace(task.batching, batch=size))
 
 
 def _processes(place: torch.device) -> Any:

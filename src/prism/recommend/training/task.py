@@ -119,6 +119,15 @@ class RecommendationTask:
         found = evaluate(scorer, self.split.log, self._valid, cutoffs=self.cutoffs, samples=1)
         return {name: found[name] for name in found.values}
 
+    def evaluate_part(self, model: nn.Module, number: int, of: int) -> tuple[dict[str, float], int]:
+        """The same over one of several parts of the queries: sums, and how many they are."""
+        first, end = (len(self._valid) * n // of for n in (number, number + 1))
+        if first == end:
+            return {}, 0
+        scorer = ModelScorer(cast(RecommenderModel, model), self.context, self.experts)
+        found = evaluate(scorer, self.split.log, self._valid[first:end], cutoffs=self.cutoffs, samples=1)
+        return {name: float(value.sum()) for name, value in found.values.items()}, end - first
+
     def evaluation_seconds(self, model: nn.Module, queries: int = 200) -> float:
         """About how long `evaluate` takes, from a few of its queries."""
         if not len(self._valid):

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from support.bucket import bucket
 
 from prism.errors import InputError, Note
 from prism.recommend.data.log import Log
@@ -97,6 +98,41 @@ def test_an_address_is_read_as_its_file_is(tmp_path: Path) -> None:
     here = prepare_log([str(tmp_path / "log.parquet")], tmp_path / "here", partitions=4)
     there = prepare_log([f"file://{tmp_path}/log.parquet"], tmp_path / "there", partitions=4)
     assert [part.sha256 for part in here.manifest.parts] == [part.sha256 for part in there.manifest.parts]
+
+
+@pytest.mark.parametrize("given", ["{}/events-*.parquet", "{}", "file://{}/events-*.parquet"])
+def test_a_pattern_a_folder_and_a_pattern_of_addresses_name_the_same_files(given: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    files = [str(tmp_path / "logs" / f"events-{n}.parquet") for n in range(3)]
+    for n, file in enumerate(files):
+        frame()[n::3].write_parquet(file)
+    named = prepare_log(files, tmp_path / "named", partitions=4)
+    found = prepare_log([given.format(tmp_path / "logs")], tmp_path / "found", partitions=4)
+    assert [part.sha256 for part in found.manifest.parts] == [part.sha256 for part in named.manifest.parts]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What an object store was asked for, in which the bucket `logs` is the folder of that name."""
+    with bucket(tmp_path / "logs") as (address, asked):
+        settings = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        for name, value in (settings | {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}).items():
+            monkeypatch.setenv(name, value)
+        yield asked
+
+
+def test_objects_of_a_bucket_are_read_as_files_are(store: list[str], tmp_path: Path) -> None:
+    (tmp_path / "logs" / "day").mkdir(parents=True)
+    files = [str(tmp_path / "logs" / "day" / f"events-{n}.parquet") for n in range(3)]
+    for n, file in enumerate(files):
+        frame()[n::3].write_parquet(file)
+    here = prepare_log(files, tmp_path / "here", partitions=4)
+    assert not store
+    there = prepare_log(["s3://logs/day/events-*.parquet"], tmp_path / "there", partitions=4)
+    assert {name for name in store if name.endswith(".parquet")} == {f"/logs/day/events-{n}.parquet" for n in range(3)}
+    assert [part.sha256 for part in there.manifest.parts] == [part.sha256 for part in here.manifest.parts]
+    with pytest.raises(InputError, match=r"cannot read s3://logs/none\.parquet: [^\n]+$"):
+        prepare_log(["s3://logs/none.parquet"], tmp_path / "none", partitions=4)
 
 
 @pytest.mark.parametrize("where", ["deal", "sort"])

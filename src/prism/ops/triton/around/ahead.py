@@ -7,7 +7,7 @@ import triton.language as tl
 from prism.ops.triton import device
 from prism.ops.triton.ahead import Compiled, compile_kernel, read_compiled
 from prism.ops.triton.around import conv, rows, softmax
-from prism.ops.triton.fused import CONV_CHANNELS, CONV_STEPS, CONV_TOKENS, TILE
+from prism.ops.triton.fused import CONV_CHANNELS, CONV_STEPS, CONV_TOKENS, REFINE_TILE, TILE
 from prism.ops.triton.softmax_loss import ITEM_TOKENS, ITEMS, TOKENS, launch_options
 
 _ROWS: dict[str, Any] = {"L": 2, "V": 128, "BM": TILE // 128, "BV": 128}
@@ -38,6 +38,7 @@ _OVER_ROWS = [f"{part}_{way}" for part in ("refine", "unit", "gated_norm") for w
 _IN_CONV = {"": _PLAIN, ", norm": _NORMED}
 _IN_LOSS = {"": _ALONE, ", added": _ADDED}
 KERNELS: dict[str, tuple[Any, dict[str, Any]]] = {name: (getattr(rows, name), _ROWS) for name in _OVER_ROWS}
+KERNELS["refine_backward"] = (rows.refine_backward, _ROWS | {"BM": REFINE_TILE // 128})
 KERNELS |= {name: (getattr(conv, name), _NORMED) for name in ("conv_forward", "conv_norm_forward", "norm_sums")}
 for _more, _sizes in _IN_CONV.items():
     KERNELS |= {name + _more: (getattr(conv, name), _sizes) for name in ("conv_backward", "conv_history_backward")}

@@ -22,16 +22,19 @@ class Tiles(NamedTuple):
     warps: int
 
 
-def tiles(kernel: str, K: int, V: int, dtype: torch.dtype) -> Tiles:
-    """What each kernel keeps in registers with, among those compiled; one warp holds 16 values."""
+def tiles(kernel: str, K: int, V: int, dtype: torch.dtype, R: int = 1) -> Tiles:
+    """What each kernel keeps in registers with, among those compiled; one warp holds 16 values.
+
+    With R > 1 rows for each token, of which each erases, a chunk has more to hold.
+    """
     BK = max(32, triton.next_power_of_2(K))
     narrow = BK > 128 or dtype == torch.float32
     BV = min(max(16, triton.next_power_of_2(V)), 32 if narrow else 64)
     if kernel == "key_gradients":
-        return Tiles(CHUNK, min(BK, 64), BV if BK > 64 else min(BV, 32), warps=min(BK, 64) // 16)
+        return Tiles(CHUNK, min(BK, 64), BV if BK > 64 and R == 1 else min(BV, 32), warps=min(BK, 64) // 16)
     # masked loads of keys, as of 96 channels, need more registers; AMD has twice as many
-    masked = kernel == "forward_walk" and 64 < K < BK and dtype != torch.float32 and not is_amd()
-    return Tiles(CHUNK, BK, BV, warps=BV // (8 if masked else 16))
+    crowded = kernel == "forward_walk" and 64 < K and (K < BK or R > 1) and dtype != torch.float32 and not is_amd()
+    return Tiles(CHUNK, BK, BV, warps=BV // (8 if crowded else 16))
 
 
 def span(K: int, V: int, R: int) -> int:
@@ -83,16 +86,16 @@ class Shape(NamedTuple):
 
     def blocks(self, kernel: str) -> int:
         """Blocks of values that a kernel divides its work into."""
-        return int(triton.cdiv(self.V, tiles(kernel, self.K, self.V, self.dtype).BV))
+        return int(triton.cdiv(self.V, tiles(kernel, self.K, self.V, self.dtype, self.R).BV))
 
     @property
     def parts(self) -> int:
         """Parts of the keys whose gradients are taken apart."""
-        return int(triton.cdiv(self.K, tiles("key_gradients", self.K, self.V, self.dtype).BK))
+        return int(triton.cdiv(self.K, tiles("key_gradients", self.K, self.V, self.dtype, self.R).BK))
 
     def constants(self, kernel: str) -> dict[str, Any]:
         """What a kernel is compiled for."""
-        C, BK, BV, warps = tiles(kernel, self.K, self.V, self.dtype)
+        C, BK, BV, warps = tiles(kernel, self.K, self.V, self.dtype, self.R)
         precision = product_precision()
         sizes: dict[str, Any] = {"H": self.H, "L": self.L, "R": self.R, "K": self.K, "V": self.V, "BV": BV, "C": C}
         sizes |= {"PACKED": self.packed, "PRECISION": precision, "num_warps": warps, "num_stages": 1}
