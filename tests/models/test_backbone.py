@@ -50,6 +50,19 @@ def test_checkpointing_works_in_the_very_step_that_loads_the_kernels() -> None:
     assert compiles.cache_info().misses
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_the_last_token_alone_has_the_same_features_and_gradients(checkpointed: bool) -> None:
+    x, found = torch.randn(2, 20, 16, dtype=torch.float64), []
+    for last in (False, True):
+        model = hybrid(checkpoint=checkpointed)
+        y = model(x, last=last)[0][:, -1]
+        y.square().sum().backward()
+        found.append([y, *(p.grad for p in model.parameters())])
+    assert model(x, last=True)[0].shape == (2, 1, 16)
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_dropout_acts_in_training_alone() -> None:
     model, x = hybrid(dropout=0.5), torch.randn(2, 20, 16, dtype=torch.float64)
     assert not torch.equal(model(x)[0], model(x)[0])

@@ -105,10 +105,11 @@ class Block(nn.Module):
         state: State | None,
         packing: Packing | Segment | None,
         times: Int[Tensor, "B T 2"] | None,
-    ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences."""
+        last: bool = False,
+    ) -> tuple[Float[Tensor, "B #T D"], State]:
+        """Whole sequences; with `last` what comes of their last tokens alone."""
         y, state = self.mixer(x if self.norm is None else self.norm(x), state, packing, times)
-        return self._rest(x, y), state
+        return self._rest(x[:, -1:], y[:, -1:]) if last else self._rest(x, y), state
 
     def step(
         self, x: Float[Tensor, "N D"], state: State | None, times: Int[Tensor, "N 2"] | None
@@ -152,19 +153,25 @@ class Backbone(nn.Module):
         state: tuple[State, ...] | None = None,
         cu_seqlens: Limits | None = None,
         times: Int[Tensor, "B T 2"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], tuple[State, ...]]:
-        """Whole sequences, dense or packed, from the state that an earlier call returned."""
+        *,
+        last: bool = False,
+    ) -> tuple[Float[Tensor, "B #T D"], tuple[State, ...]]:
+        """Whole sequences, dense or packed, from the state that an earlier call returned.
+
+        With `last` the features of the last token alone, [B, 1, D]: after the last mixer nothing else is computed.
+        """
         self._check(state)
         packing = self._limits(cu_seqlens, x)  # read here, once for all blocks
         states, count = [], None
         if self.positions is not None:
             assert not isinstance(packing, Segment)
             x, count = self.positions(x, state[-1] if state else None, packing)
-        for block, before in self._blocks(state):
+        for n, (block, before) in enumerate(self._blocks(state), 1):
+            ends = last and n == self.config.layers
             if self.config.checkpoint and self.training and torch.is_grad_enabled():
-                x, after = checkpoint(block, x, before, packing, times, use_reentrant=False)
+                x, after = checkpoint(block, x, before, packing, times, ends, use_reentrant=False)
             else:
-                x, after = block(x, before, packing, times)
+                x, after = block(x, before, packing, times, ends)
             states.append(after)
         return self.norm(x), (*states,) if count is None else (*states, count)
 

@@ -62,7 +62,7 @@ class ProbeModel(nn.Module):
     def forward(self, tokens: Int[Tensor, "N T *fields"], *, everywhere: bool = False) -> Float[Tensor, "N *T classes"]:
         """Only the last position answers, or all do; a token that is a set is the sum of its members."""
         x = self.embedding(tokens)
-        features, _ = self.backbone(x if tokens.ndim == 2 else x.sum(-2))
+        features, _ = self.backbone(x if tokens.ndim == 2 else x.sum(-2), last=not everywhere)
         return self.head(features if everywhere else features[:, -1])
 
 
