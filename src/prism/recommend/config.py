@@ -52,7 +52,7 @@ class FitConfig:
     """A learned offset of each item's score."""
     projection: bool | None = None
     """A learned map between the features and the item table; helps where people seldom take the same item twice."""
-    start: Start = "random"
+    start: Start | None = None
     """What the item table starts from: random numbers, or which items stand near each other in the training log."""
     experts: tuple[str, ...] | None = None
     """Simple experts whose scores are added to the model's, out of repeat, next, follow, near, visit, popular, lately;
@@ -76,7 +76,8 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         PROTOCOLS[self.protocol]
-        one_of("start", self.start, Start)
+        if self.start is not None:
+            one_of("start", self.start, Start)
         check_features(self.features)
         if self.context is not None:
             at_least("context", self.context, 1)
@@ -110,11 +111,10 @@ class FitConfig:
 
     def resolve(self, facts: Facts) -> tuple["FitConfig", list[Chosen]]:
         """With every open option set by its rule; and which these were."""
-        rules = choices(facts)
-        out_of_question = {"experts"} if self.objective.loss == "bce" else set[str]()
-        if self.experts == () or out_of_question:
-            out_of_question.add("focus")  # a model alone knows too little at first: all its chances are small
-        chosen = [rules[name] for name in self.open if name not in out_of_question]
+        alone = self.experts == () or self.objective.loss == "bce"
+        rules = choices(facts, alone)
+        # a model alone knows too little at first for a focus: all its chances are small
+        chosen = [rules[name] for name in self.open if not (alone and name in ("experts", "focus"))]
         return self.with_options({one.option: one.value for one in chosen}), chosen
 
     def with_options(self, values: dict[str, Any]) -> "FitConfig":
@@ -129,7 +129,7 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config, once nothing is left open."""
-        if set(self.open) - {"experts", "loss", "focus"}:
+        if set(self.open) - {"experts", "loss", "focus", "start"}:
             raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
         return self._open_model()
 
@@ -200,4 +200,4 @@ class FitConfig:
 
 
 # Items in their order and nothing else, no experts: what benchmarks and published settings start from.
-PLAIN = FitConfig(time_gaps=False, query_time=False, projection=False, experts=())
+PLAIN = FitConfig(time_gaps=False, query_time=False, projection=False, start="random", experts=())

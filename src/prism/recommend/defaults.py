@@ -65,6 +65,8 @@ class Chosen:
         return f"{self.option} {shown}: {self.reason}"
 
 
+# Above this, counting which items stand near each other takes more memory and time than it saves.
+MANY_EVENTS = 10_000_000
 # Above this the loss draws items instead of comparing all.
 MANY_ITEMS = 60_000
 
@@ -74,6 +76,8 @@ class Rules:
     """One method for each option, in the order in which they are told: (value, reason)."""
 
     of: Facts
+    alone: bool = False
+    """Whether the model has no experts to stand on."""
 
     def experts(self) -> tuple[tuple[str, ...], str]:
         if self.of.removes_seen:
@@ -89,6 +93,11 @@ class Rules:
 
     def projection(self) -> tuple[bool, str]:
         return True, "the model starts from what the experts say, and learns what they leave"
+
+    def start(self) -> tuple[str, str]:
+        if self.of.events > MANY_EVENTS:
+            return "random", f"{self.of.events:,} events teach the table soon enough"
+        return "cooccurrence", "items that stand near each other in the log begin near each other"
 
     def length(self) -> tuple[int, str]:
         value = int(np.clip(10 * np.ceil(self.of.usual / 10), 20, 200 if self._large else 100))
@@ -113,7 +122,11 @@ class Rules:
         return (0.2, "many events") if self._large else (0.3, "few events are soon learned by heart")
 
     def lr(self) -> tuple[float, str]:
-        return (4e-3 if self._large else 3e-3), f"suits updates of {self._tokens:,} events"
+        if self._large:
+            return 4e-3, "many events"
+        if self.alone:
+            return 3e-3, f"suits updates of {self._tokens:,} events"
+        return 1e-3, "few events: the model learns them by heart before it learns what the experts leave"
 
     def loss(self) -> tuple[str, str]:
         if self.of.items > MANY_ITEMS:
@@ -145,12 +158,12 @@ class Rules:
 
 
 OPTIONS = (
-    "experts", "time_gaps", "query_time", "projection", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
+    "experts", "time_gaps", "query_time", "projection", "start", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
     "loss", "focus", "epochs",
 )  # fmt: skip
 
 
-def choices(facts: Facts) -> dict[str, Chosen]:
-    """What every rule says of a log."""
-    rules = Rules(facts)
+def choices(facts: Facts, alone: bool = False) -> dict[str, Chosen]:
+    """What every rule says of a log, and of a model with experts or `alone`."""
+    rules = Rules(facts, alone)
     return {name: Chosen(name, *getattr(rules, name)()) for name in OPTIONS}

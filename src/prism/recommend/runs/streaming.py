@@ -159,11 +159,11 @@ def _usable(config: FitConfig, shard_items: bool) -> FitConfig:
         ("protocol", config.protocol != "global-time", "a prepared log is divided by time: leave it out"),
         ("features", bool(config.features), "a prepared log has no table of items: leave it out"),
         ("experts", shard_items and bool(config.experts), "a divided item table has rows alone: leave it out"),
-        ("start", config.start != "random", "it would need every event at once: leave it out"),
+        ("start", config.start == "cooccurrence", "it would need every event at once: leave it out"),
     ):
         if given:
             raise InputError(f"{name} is {getattr(config, name)!r}: {remedy}")
-    return replace(config, experts=()) if shard_items else config
+    return replace(config, start="random", experts=() if shard_items else config.experts)
 
 
 def _open_run(out: Path, prepared: Prepared, split: Split, config: FitConfig, stream: StreamConfig) -> None:
