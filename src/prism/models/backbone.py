@@ -106,7 +106,7 @@ class Block(nn.Module):
         packing: Packing | Segment | None,
         times: Int[Tensor, "B T 2"] | None,
         last: bool = False,
-    ) -> tuple[Float[Tensor, "B #T D"], State]:
+    ) -> tuple[Float[Tensor, " B #T D"], State]:
         """Whole sequences; with `last` what comes of their last tokens alone."""
         y, state = self.mixer(x if self.norm is None else self.norm(x), state, packing, times)
         return self._rest(x[:, -1:], y[:, -1:]) if last else self._rest(x, y), state
@@ -155,7 +155,7 @@ class Backbone(nn.Module):
         times: Int[Tensor, "B T 2"] | None = None,
         *,
         last: bool = False,
-    ) -> tuple[Float[Tensor, "B #T D"], tuple[State, ...]]:
+    ) -> tuple[Float[Tensor, " B #T D"], tuple[State, ...]]:
         """Whole sequences, dense or packed, from the state that an earlier call returned.
 
         With `last` the features of the last token alone, [B, 1, D]: after the last mixer nothing else is computed.

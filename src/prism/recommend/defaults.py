@@ -92,6 +92,8 @@ class Rules:
         return self._timed, f"{why}; {self.of.ties:.0%} of events share the time of the one before"
 
     def projection(self) -> tuple[bool, str]:
+        if self.alone:
+            return True, "what was just taken is seldom what comes next"
         return True, "the model starts from what the experts say, and learns what they leave"
 
     def start(self) -> tuple[str, str]:
@@ -158,8 +160,8 @@ class Rules:
 
 
 OPTIONS = (
-    "experts", "time_gaps", "query_time", "projection", "start", "length", "windows", "batch", "dim", "layers", "dropout", "lr",
-    "loss", "focus", "epochs",
+    "experts", "time_gaps", "query_time", "projection", "start", "length", "windows", "batch", "dim", "layers",
+    "dropout", "lr", "loss", "focus", "epochs",
 )  # fmt: skip
 
 
