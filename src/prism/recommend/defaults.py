@@ -67,6 +67,8 @@ class Chosen:
 
 # Above this, counting which items stand near each other takes more memory and time than it saves.
 MANY_EVENTS = 10_000_000
+# Events per item from which a model can be taught faster.
+WELL_KNOWN = 20
 # Above this the loss draws items instead of comparing all.
 MANY_ITEMS = 60_000
 
@@ -128,7 +130,9 @@ class Rules:
             return 4e-3, "many events"
         if self.alone:
             return 3e-3, f"suits updates of {self._tokens:,} events"
-        return 1e-3, "few events: the model learns them by heart before it learns what the experts leave"
+        each = self.of.events / max(self.of.items, 1)
+        value = 1e-3 if each >= WELL_KNOWN else 5e-4
+        return value, f"{each:.0f} events per item: learned faster, they are learned by heart"
 
     def loss(self) -> tuple[str, str]:
         if self.of.items > MANY_ITEMS:
