@@ -205,7 +205,7 @@ def _placeholder(annotation: Any, name: str | None) -> str | None:
     if get_origin(kind) is tuple or get_origin(annotation) is tuple:
         inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
         return f"[{name or inner.__name__.upper()} ...]"
-    if name is not None or type(None) not in get_args(annotation):
+    if name is not None or type(None) not in get_args(annotation) or not isinstance(kind, type):
         return name
     return "{True,False}" if kind is bool else kind.__name__.upper()
 
