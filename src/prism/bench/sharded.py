@@ -122,7 +122,7 @@ def measure(case: Case) -> Found:
 
 def _work(rank: int, port: int, case: Case, results: Any) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.processes)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     with threads(1):
         accelerator = Accelerator(cpu=True)
         group = dist.new_group() if case.processes > 1 else None

@@ -212,13 +212,21 @@ def _count_folds(  # type: ignore[no-untyped-def]
                 apart[i, fold] += counts_as[p]
                 total[fold] += counts_as[p]
         row = np.sort(touched[:size])
+        near = apart[row]  # read once: the table of all items does not fit the cache
         for g in range(folds + 1):
-            counts, weight, at = np.zeros(size), 0.0, starts[g, j]
+            here, counts, found, weight, at = np.empty_like(row), np.empty(size), 0, 0.0, starts[g, j]
             for f in range(folds):  # sums of the others, not what is left of a sum: nothing must be exactly nothing
                 if f != g - 1:
-                    counts += apart[row, f]
                     weight += total[f]
-            mine, counts = largest(row[counts > 0], counts[counts > 0], kept)
+            for a in range(size):
+                count = 0.0
+                for f in range(folds):
+                    if f != g - 1:
+                        count += near[a, f]
+                if count > 0:
+                    here[found], counts[found] = row[a], count
+                    found += 1
+            mine, counts = largest(here[:found], counts[:found], kept)
             for b in range(len(mine)):
                 columns[g, at + b] = mine[b]
                 shares[g, at + b] = counts[b] / weight

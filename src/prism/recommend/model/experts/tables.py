@@ -241,10 +241,18 @@ def _count(items, by_item, limits, first, last, before, after, kept):  # type: i
 
 @loop
 def largest(row, counts, kept):  # type: ignore[no-untyped-def]
-    """Of a row's columns, those with the largest counts, in order."""
+    """Of a row's columns, those with the largest counts, in order; of equal ones the first."""
     if len(row) <= kept:
         return row, counts
-    chosen = np.sort(np.argsort(-counts, kind="mergesort")[:kept])
+    least = -np.partition(-counts, kept - 1)[kept - 1]
+    equal = kept - np.count_nonzero(counts > least)
+    chosen, size = np.empty(kept, dtype=np.int64), 0
+    for n in range(len(row)):
+        if counts[n] < least or (counts[n] == least and equal == 0):
+            continue
+        equal -= counts[n] == least
+        chosen[size] = n
+        size += 1
     return row[chosen], counts[chosen]
 
 
