@@ -24,7 +24,6 @@ from prism.recommend.model.experts.tables import (
     NEXT_DOUBT,
     NEXT_FLOOR,
     NEXT_ITEMS,
-    NEXT_POWER,
     REACH,
     WINDOW,
     co_occurrences,
@@ -168,7 +167,7 @@ def test_features_are_those_of_a_plain_loop() -> None:
         shares = np.expm1(repeat[q].astype(np.float64)) * REPEAT_FLOOR
         np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-3)
         for rows, counts_as, doubt, floor, found in (
-            (follows, lambda age: (1 + age) ** -NEXT_POWER, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
+            (follows, lambda age: 1.0, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
             (near, lambda age: (1 + age) ** -NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
             (near, lambda age: 1.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
             (around, lambda age: 0.5 ** (age / 2), FOLLOW_DOUBT, FOLLOW_FLOOR * counts / counts.sum(), follow),

@@ -155,7 +155,8 @@ def test_with_experts_and_every_item_drawn_the_sampled_loss_is_the_exact_one() -
     assert made.model.gates is not None
     torch.nn.init.normal_(made.model.gates.out.weight)
     exact = made.task()
-    sampled = replace(exact, objective=ObjectiveConfig(loss="sampled", negatives=400, uniform=1.0, shared=0))
+    sampled = replace(exact, objective=ObjectiveConfig(loss="sampled", negatives=400, uniform=1.0, focus=0.5, shared=0))
+    assert exact.objective.focus == 0.5
     losses, grads = [], []
     for task in (exact, sampled):
         torch.manual_seed(0)
