@@ -140,6 +140,8 @@ class Rules:
         return "softmax", f"{self.of.items:,} items can be compared with each other at every event"
 
     def focus(self) -> tuple[float, str]:
+        if self._large:
+            return 0.0, "with this many events the model learns most from those that surprise"
         return 0.5, "an event counts by the root of its chance: what nobody could foresee should not shape a ranking"
 
     def epochs(self) -> tuple[int, str]:
