@@ -271,12 +271,13 @@ def _whole(x: Tensor, catalogue: Catalogue, targets: Tensor, plan: _Plan, made: 
             continue
         dx, dtable, dbias = grads
         # scaling the narrow operand by 1 / mass spares a pass over the logits
-        scale, fast = _counts(block_losses, plan.focus) / mass, e.to(catalogue.fast.dtype)
+        counts, fast = _counts(block_losses, plan.focus), e.to(catalogue.fast.dtype)
+        scale = counts / mass
         dx[part] = (fast @ catalogue.fast).to(x.dtype) * scale
         _add_product(dtable, fast.T, (x[part] * scale).to(fast.dtype))
         if dbias is not None:
             dbias += (e.T @ scale).squeeze(1)
-        dweights.append(dweight.mul_(_counts(block_losses, plan.focus)))
+        dweights.append(dweight.mul_(counts))
     if grads is None:
         return Parts(torch.cat(losses))
     return Parts(torch.cat(losses), *grads, torch.cat(dweights) if made.weights.shape[1] else None)
