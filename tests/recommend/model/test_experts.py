@@ -18,11 +18,11 @@ from prism.recommend.model.experts.tables import (
     FOLLOW_DOUBT,
     FOLLOW_FLOOR,
     FOLLOW_ITEMS,
+    LEAST_ACCIDENTS,
     NEAR_DOUBT,
     NEAR_FLOOR,
     NEAR_POWER,
     NEXT_DOUBT,
-    NEXT_FLOOR,
     NEXT_ITEMS,
     REACH,
     WINDOW,
@@ -130,7 +130,7 @@ def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
 def test_what_came_by_accident_is_told_from_what_belongs_together() -> None:
     of = markov_log(users=600, items=800, events=40_000, seed=1, jump=0.3)
     rows = successions(of)
-    chance = no_accident(rows, popularity(of))
+    chance, unprompted = no_accident(rows, popularity(of))
     row = np.repeat(np.arange(of.n_items), np.diff(rows.starts))
     count = np.rint(rows.shares * rows.totals[row])
     # each item has eight successors; three of ten events are jumps
@@ -138,7 +138,15 @@ def test_what_came_by_accident_is_told_from_what_belongs_together() -> None:
     assert 0.2 < ((1 - chance) * count).sum() / count.sum() < 0.4
     assert chance[count >= 4].mean() > 0.95
     assert chance[count == 1].mean() < 0.6
-    kept = transitions(of)
+    assert unprompted.sum() == pytest.approx(1 - (chance * count).sum() / rows.totals.sum())
+    # where jumps go is known better from accidents than from all that is taken
+    jumps = markov_log(users=600, items=800, events=40_000, seed=1, jump=1.0)  # the same, and nothing but jumps
+    np.testing.assert_array_equal(jumps.item_ids, of.item_ids)
+    accidents, taken = (np.corrcoef(jumps.item_counts(), found)[0, 1] for found in (unprompted, popularity(of)))
+    assert accidents > 0.9
+    assert accidents > taken + 0.05
+    kept, kept_unprompted = transitions(of)
+    np.testing.assert_array_equal(kept_unprompted, unprompted)
     np.testing.assert_allclose(kept.shares, rows.shares * chance, rtol=1e-5)
     np.testing.assert_allclose(kept.tops, [kept.shares[row == j].max(initial=0) for j in range(of.n_items)])
 
@@ -156,8 +164,12 @@ def test_features_are_those_of_a_plain_loop() -> None:
     of = log()
     asked = queries(of)
     experts = fit_experts(of, timed=True, novel=False)
-    follows, near, around, n = transitions(of), co_occurrences(of), followers(of), of.n_items
-    own, repeat, after, beside, visit, follow, popular, lately = (one_kind(experts, of, asked, kind) for kind in KINDS)
+    (follows, accidents), near, around, n = transitions(of), co_occurrences(of), followers(of), of.n_items
+    own, repeat, after, beside, visit, follow, popular, lately, unprompted = (
+        one_kind(experts, of, asked, kind) for kind in KINDS
+    )
+    assert accidents.sum() > LEAST_ACCIDENTS
+    np.testing.assert_allclose(unprompted, np.broadcast_to(np.log(accidents * n), unprompted.shape), rtol=1e-4)
     counts = of.item_counts() + 1
     np.testing.assert_allclose(popular, np.broadcast_to(np.log(counts / counts.sum() * n), popular.shape), rtol=1e-4)
     for q in range(0, len(asked), 7):
@@ -167,7 +179,7 @@ def test_features_are_those_of_a_plain_loop() -> None:
         shares = np.expm1(repeat[q].astype(np.float64)) * REPEAT_FLOOR
         np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-3)
         for rows, counts_as, doubt, floor, found in (
-            (follows, lambda age: 1.0, NEXT_DOUBT, NEXT_FLOOR * counts / counts.sum(), after),
+            (follows, lambda age: 1.0, NEXT_DOUBT, accidents, after),
             (near, lambda age: (1 + age) ** -NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
             (near, lambda age: 1.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
             (around, lambda age: 0.5 ** (age / 2), FOLLOW_DOUBT, FOLLOW_FLOOR * counts / counts.sum(), follow),
@@ -204,7 +216,7 @@ def test_what_the_experts_say_of_a_training_event_does_not_depend_on_its_users_e
     starts, items, kinds, values, bank, rows = (part.numpy() for part in seen.added)
     token = np.repeat(np.arange(len(mine)), np.diff(starts))
     dense[token, kinds, items] = values
-    dense[:, -2], dense[:, -1] = bank[rows[:, 0]], bank[rows[:, 1]]
+    dense[:, -3:] = bank[rows]
     history = [set(of.items[of.offsets[user] : t].tolist()) for t in mine]
     asks = np.array([not novel or of.items[t] not in before for t, before in zip(mine, history, strict=True)])
     assert asks.any()

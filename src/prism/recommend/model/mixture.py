@@ -16,6 +16,8 @@ from prism.recommend.model.experts.kernels import CONTEXT, KINDS, WEIGHTS
 HIDDEN = 32
 # Where only items are asked for that are new to the user, a taken one is out of the question.
 BARRED = -30.0
+# Features that an expert of another name brings.
+WITH = {"own": "repeat", "unprompted": "next"}
 
 
 class Gates(nn.Module):
@@ -33,8 +35,9 @@ class Gates(nn.Module):
         # at first the context alone decides: `training/opening.py` fits it before the model knows anything
         for weight in (self.features.weight, self.out.weight, self.out.bias):
             nn.init.zeros_(weight)
-        wanted = {*experts, "own"} if "repeat" in experts else set(experts)
-        self.register_buffer("chosen", torch.tensor([kind in wanted for kind in KINDS]), persistent=False)
+        self.register_buffer(
+            "chosen", torch.tensor([WITH.get(kind, kind) in experts for kind in KINDS]), persistent=False
+        )
         self.register_buffer("barred", torch.tensor(False))
         # of the repeat expert's score; kept with the weights, because they too are fitted
         self.register_buffer("repeats", torch.zeros(WEIGHTS, dtype=torch.float64))

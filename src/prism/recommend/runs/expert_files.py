@@ -31,7 +31,7 @@ from prism.recommend.model.experts.tables import (
 )
 from prism.recommend.model.experts.training import Folds
 
-FOLDER, ABOUT, VERSION = "experts", "about.json", 1
+FOLDER, ABOUT, VERSION = "experts", "about.json", 2
 KINDS = ExpertTables._fields[:3]
 
 
@@ -54,11 +54,11 @@ def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
     folder = prepared.folder / FOLDER
     about = _about(folder)
     arrays = {name: _mapped(folder / name, **facts) for name, facts in about["files"].items()}
-    counts, lately, starts = (arrays[name] for name in ("counts", "lately", "period_starts"))
+    counts, lately, starts, unprompted = (arrays[n] for n in ("counts", "lately", "period_starts", "unprompted"))
 
     def table(g: int, lately: NDArray[np.float32]) -> ExpertTables:
         rows = {kind: Rows(*(arrays[_name(kind, g, part)] for part in Rows._fields)) for kind in KINDS}
-        return assembled(rows, starts, lately, shares_of(counts[g]))
+        return assembled(rows, starts, lately, shares_of(counts[g]), unprompted[g])
 
     whole = table(0, lately)
     return whole, Folds.joined(whole, [table(g, lately[:0]) for g in range(1, 1 + FOLDS)])  # no periods of their own
@@ -82,7 +82,7 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
     _write(part, "counts", counts)
     _write(part, "period_starts", lately.starts)
     _write(part, "lately", log_lift(lately.shares()))
-    shapes = {"counts": counts.shape, "lately": (len(lately.starts), items)}
+    shapes = {"counts": counts.shape, "unprompted": counts.shape, "lately": (len(lately.starts), items)}
     for first, end, records in spills.read():
         for kind in KINDS:
             for g, rows in enumerate(counted_rows(kind, first, end, records, items)):
@@ -103,10 +103,11 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
 
 
 def _drop_accidents(part: Path, g: int, popular: NDArray[np.float64]) -> None:
-    """What came next by accident is known when all rows are there."""
+    """What came next by accident is known when all rows are there: it is taken from them, and kept beside them."""
     paths = [part / _name("next", g, name) for name in Rows._fields]
     counted = Rows(*(np.fromfile(path, dtype=_dtype(path.name)) for path in paths))
-    found = without_accidents(counted, popular)
+    found, unprompted = without_accidents(counted, popular)
+    _write(part, "unprompted", unprompted)
     for name in ("shares", "tops"):
         (part / _name("next", g, name)).unlink()
         _write(part, _name("next", g, name), getattr(found, name))
@@ -132,7 +133,8 @@ def _name(kind: str, g: int, part: str) -> str:
 
 def _dtype(name: str) -> str:
     kinds = {"starts": "<i8", "columns": "<i4", "shares": "<f4", "totals": "<f4", "tops": "<f4"}
-    return {**kinds, "counts": "<i8", "period_starts": "<i8", "lately": "<f4"}[name.rpartition(".")[2]]
+    kinds |= {"counts": "<i8", "period_starts": "<i8", "lately": "<f4", "unprompted": "<f8"}
+    return kinds[name.rpartition(".")[2]]
 
 
 def _mapped(path: Path, *, dtype: str, shape: list[int], bytes: int, sha256: str) -> NDArray[Any]:
@@ -156,7 +158,7 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
     """The log, and every number that the tables depend on."""
     names = (
         "WINDOW", "REACH", "CLOSENESS", "BEFORE", "KEPT", "ROW_NUMBERS", "ROUNDS", "PERIODS", "PERIOD_NUMBERS", "GIVEN",
-        "GIVEN_LATELY",
+        "GIVEN_LATELY", "GIVEN_ACCIDENTS",
     )  # fmt: skip
     numbers = {name.lower(): getattr(tables, name) for name in names}
     return {"log": prepared.digest, "folds": FOLDS, "times": partitions.TIMES, **numbers}

@@ -27,7 +27,7 @@ from prism.recommend.runs import storage
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
-FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 2, "model.json", "model.safetensors", "values.safetensors"
+FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 3, "model.json", "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
 
 

@@ -17,8 +17,9 @@ TOKENS, STEPS, RATE = 40_000, 400, 0.03
 ENTRIES = 1 << 25
 # The q above.
 FOCUS = 0.5
-# The squares of the last layer's weights cost this much per training event: few events are soon learned by heart.
-SHRINKAGE = 10.0
+# What depends on the context, the squares of the last layer's weights, costs this much per training event: few events
+# are soon learned by heart. What does not, its bias, is free.
+SHRINKAGE = 100.0
 
 
 def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: int = TOKENS, steps: int = STEPS) -> None:
@@ -37,8 +38,8 @@ def fit_opening(model: RecommenderModel, task: RecommendationTask, *, tokens: in
                 group["lr"] = RATE * (1 - step / steps)
             batch = sample[step % len(sample)]
             optimiser.zero_grad()
-            size = gates.out.weight.square().sum() + gates.out.bias.square().sum()
-            (_loss(task, silent, batch) / len(batch.targets) + shrinkage * size).backward()
+            size = shrinkage * gates.out.weight.square().sum()
+            (_loss(task, silent, batch) / len(batch.targets) + size).backward()
             optimiser.step()
     model.zero_grad(set_to_none=True)
 

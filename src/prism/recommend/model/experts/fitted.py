@@ -64,7 +64,7 @@ class Experts:
     def moments(self, states: Sequence[UserState], asked: Sequence[int | None]) -> Moments:
         """Live users, each asked about at a time (None: that of the latest event)."""
         contexts = np.zeros((len(states), kernels.CONTEXT), dtype=np.float32)
-        rows = np.zeros((len(states), 2), dtype=np.int64)
+        rows = np.zeros((len(states), kernels.ROWS), dtype=np.int64)
         own = [np.empty(len(state.items)) for state in states]
         for n, (state, at) in enumerate(zip(states, asked, strict=True)):
             timed = at is not None and (self.timed or not state.facts[EVENTS])

@@ -29,7 +29,9 @@ from prism.recommend.model.experts.user_state import (
 # Kinds of features: entries of single items, then rows of the bank.
 OWN, REPEAT, NEXT, NEAR, OF_VISIT, FOLLOW = range(6)
 ENTRIES = 6
-KINDS = ("own", "repeat", "next", "near", "visit", "follow", "popular", "lately")
+KINDS = ("own", "repeat", "next", "near", "visit", "follow", "popular", "lately", "unprompted")
+# Of these, the rows of the bank.
+ROWS = 3
 # The ε of the repeat expert's log(1 + p/ε).
 REPEAT_FLOOR = 1e-4
 CONTEXT = 13
@@ -101,7 +103,7 @@ def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
 
 @loop
 def look(state, now, tables, weights, own, context, rows):  # type: ignore[no-untyped-def]
-    """Fills own [slots] (shares of the user's own items), context [CONTEXT] and rows [2] (of the bank)."""
+    """Fills own [slots] (shares of the user's own items), context [CONTEXT] and rows [ROWS] (of the bank)."""
     facts = state.facts
     events, distinct = facts[EVENTS], facts[DISTINCT]
     top = repeat_shares(state, now, weights, own)
@@ -109,6 +111,7 @@ def look(state, now, tables, weights, own, context, rows):  # type: ignore[no-un
     zeros = len(tables.bank) - 1
     rows[0] = zeros - 1
     rows[1] = zeros if period < 0 else period
+    rows[2] = zeros - 2
     context[:] = 0
     context[0] = np.log1p(events) / 4
     context[1] = np.log1p(distinct) / 4
@@ -272,7 +275,7 @@ def _catch_up(state, slots, items, times, at, until, known):  # type: ignore[no-
 def query_contexts(offsets, items, times, users, positions, known, state, tables, weights, timed, contexts):  # type: ignore[no-untyped-def]
     """What the gates look at, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
-    own, rows = np.empty(len(state.items)), np.empty(2, dtype=np.int64)
+    own, rows = np.empty(len(state.items)), np.empty(ROWS, dtype=np.int64)
     before, t = -1, 0
     for q in range(len(users)):
         if users[q] != before:
@@ -288,7 +291,7 @@ def query_contexts(offsets, items, times, users, positions, known, state, tables
 def add_to_queries(out, gates, offsets, items, times, users, positions, known, state, tables, weights, timed):  # type: ignore[no-untyped-def]
     """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
-    own, rows, context = np.empty(len(state.items)), np.empty(2, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
+    own, rows, context = np.empty(len(state.items)), np.empty(ROWS, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
     most = 2 * len(state.items) + 4 * known + 1
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)

@@ -32,9 +32,12 @@ PERIOD_NUMBERS = 1 << 23
 GIVEN, GIVEN_LATELY = 1.0, 0.1
 # Parts of the users: what training is shown of one, the others' events say.
 FOLDS = 5
-# The ε of log(1 + p/ε): for `next` and `follow` a share of the popularity, which makes the sum with `popular` a mixture
-# of the two where both weights are 1; for `near` and `visit` a share of a uniform distribution.
-NEXT_FLOOR, NEAR_FLOOR, FOLLOW_FLOOR = 1.0, 0.25, 1.0
+# The ε of log(1 + p/ε): for `next` what comes by accident, at least so much of it, for `follow` the popularity, which makes
+# the sum with the logarithm of either a mixture of the two where both weights are 1; for `near` and `visit` a share of a
+# uniform distribution.
+LEAST_ACCIDENTS, NEAR_FLOOR, FOLLOW_FLOOR = 0.02, 0.25, 1.0
+# Accidents that each item is given besides its own, by its popularity.
+GIVEN_ACCIDENTS = 1.0
 
 
 class Rows(NamedTuple):
@@ -62,7 +65,7 @@ class ExpertTables(NamedTuple):
     follow: Rows
     """What was taken at most REACH events after, the sooner the more, or before."""
     bank: NDArray[np.float32]
-    """[periods + 2, items]: the features `lately` at the start of each period, `popular`, and zeros."""
+    """[periods + 3, items]: the features `lately` at the start of each period, `unprompted`, `popular`, and zeros."""
     period_starts: Ints
     """[periods]: when each begins."""
     ages: NDArray[np.float64]
@@ -74,21 +77,27 @@ class ExpertTables(NamedTuple):
 def expert_tables(train: Log) -> ExpertTables:
     """From training events."""
     starts, recent = recent_popularity(train)
-    rows = {"next": transitions(train), "near": co_occurrences(train), "follow": followers(train)}
-    return assembled(rows, starts, log_lift(recent), popularity(train))
+    follows, unprompted = transitions(train)
+    rows = {"next": follows, "near": co_occurrences(train), "follow": followers(train)}
+    return assembled(rows, starts, log_lift(recent), popularity(train), unprompted)
 
 
 def assembled(
-    rows: Mapping[str, Rows], starts: Ints, lately: NDArray[np.float32], popular: NDArray[np.float64]
+    rows: Mapping[str, Rows],
+    starts: Ints,
+    lately: NDArray[np.float32],
+    popular: NDArray[np.float64],
+    unprompted: NDArray[np.float64],
 ) -> ExpertTables:
-    """From the rows of each kind, the features of late at the start of every period, and popularity."""
+    """From the rows of each kind, the features of late at the start of every period, popularity and accidents."""
     n = len(popular)
+    accidents = unprompted * max(1.0, LEAST_ACCIDENTS / unprompted.sum())
     return ExpertTables(
         **rows,
-        bank=np.concatenate([lately, log_lift(popular[None]), np.zeros((1, n), np.float32)]),
+        bank=np.concatenate([lately, log_lift(np.stack([unprompted, popular])), np.zeros((1, n), np.float32)]),
         period_starts=starts,
         ages=np.stack([np.ones(RECENT), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
-        floors=np.stack([NEXT_FLOOR * popular, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
+        floors=np.stack([accidents, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
     )
 
 
@@ -126,40 +135,46 @@ def successions(train: Log) -> Rows:
     return _rows(train, *around("next"))
 
 
-def transitions(train: Log) -> Rows:
-    """The same without what came by accident."""
+def transitions(train: Log) -> tuple[Rows, NDArray[np.float64]]:
+    """The same without what came by accident; and the share of each item among all that follows, by accident."""
     return without_accidents(successions(train), popularity(train))
 
 
-def without_accidents(rows: Rows, popular: NDArray[np.float64]) -> Rows:
-    """Each share by the chance that it is no accident."""
-    shares = (rows.shares * no_accident(rows, popular)).astype(np.float32)
+def without_accidents(rows: Rows, popular: NDArray[np.float64]) -> tuple[Rows, NDArray[np.float64]]:
+    """Each share by the chance that it is no accident; and the accidents' shares [items]."""
+    chance, unprompted = no_accident(rows, popular)
+    shares = (rows.shares * chance).astype(np.float32)
     tops = np.zeros_like(rows.tops)
     np.maximum.at(tops, _row_of(rows), shares)
-    return rows._replace(shares=shares, tops=tops)
+    return rows._replace(shares=shares, tops=tops), unprompted
 
 
-def no_accident(rows: Rows, popular: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[entries]: the chance that a pair which came c times belongs together.
+def no_accident(rows: Rows, popular: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """([entries], [items]): the chance that a pair which came c times belongs together; the share of each accident.
 
     Of the pairs of items a share π belongs together, and these come c times with the chance 1 / (c (c + 1)); all others
-    come by accident, Poisson with the mean λ · (events of the first) · (popularity of the second). π and λ are those
-    that make the counts likeliest (expectation-maximisation).
+    come by accident, Poisson with the mean (events of the first) · λ_i, i the second. π and λ are those that make the
+    counts likeliest (expectation-maximisation). λ is not popularity: an item that many others lead to seldom comes
+    unprompted.
     """
     row, n = _row_of(rows), len(popular)
     c = np.rint(rows.shares * rows.totals[row]).astype(np.int64)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, c.max(initial=1) + 1)))])
-    expected, together = rows.totals[row] * popular[rows.columns], -np.log(c * (c + 1.0))
-    events = float(rows.totals.sum())
+    before, together = rows.totals[row].astype(np.float64), -np.log(c * (c + 1.0))
+    events = max(float(rows.totals.sum()), 1.0)
     dropped = events - c.sum()  # the rarest of long rows: accidents
-    pi, lam = 0.3 * len(c) / n**2, 0.5
+    pi, unprompted = 0.3 * len(c) / n**2, 0.5 * popular
     found = np.ones(len(c))
     for _ in range(ROUNDS if len(c) else 0):
-        by_chance = c * np.log(lam * expected) - lam * expected - log_factorial[c]
+        expected = before * unprompted[rows.columns]
+        by_chance = c * np.log(expected) - expected - log_factorial[c]
         found = 1 / (1 + np.exp(np.minimum(by_chance - together - np.log(pi), 700.0)))
         pi = max(found.sum() / n**2, 1e-300)
-        lam = max((((1 - found) * c).sum() + dropped) / events, 1e-9)
-    return found
+        accidents = np.bincount(rows.columns, weights=(1 - found) * c, minlength=n)
+        share = max((accidents.sum() + dropped) / events, 1e-9)
+        accidents += (GIVEN_ACCIDENTS * n + dropped) * popular
+        unprompted = share * accidents / accidents.sum()
+    return found, unprompted
 
 
 def _row_of(rows: Rows) -> Ints:

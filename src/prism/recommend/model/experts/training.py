@@ -36,12 +36,12 @@ class Folds(NamedTuple):
 
     tables: list[ExpertTables]
     bank: Tensor
-    """[periods + folds + 1, items]: popularity of late, popularity without each fold, and zeros."""
+    """[periods + 2 · folds + 1, items]: popularity of late; accidents and popularity without each fold; and zeros."""
 
     @classmethod
     def joined(cls, whole: ExpertTables, parts: Sequence[ExpertTables]) -> "Folds":
         """From the tables of all events and of those without each fold."""
-        bank = np.concatenate([whole.bank[:-2], *(part.bank[-2:-1] for part in parts), whole.bank[-1:]])
+        bank = np.concatenate([whole.bank[:-3], *(part.bank[-3:-1] for part in parts), whole.bank[-1:]])
         # the periods are everyone's, so that a period means the same in every fold
         tables = [part._replace(bank=whole.bank, period_starts=whole.period_starts) for part in parts]
         return cls(tables, torch.from_numpy(bank))
@@ -62,7 +62,11 @@ class TrainingFeatures:
     def __init__(self, log: Log, experts: Experts, fold: Ints, folds: Folds):
         self._log, self._experts, self._fold = log, experts, fold
         self._tables, self._bank = folds
-        self._periods = len(experts.tables.period_starts)
+        periods = len(experts.tables.period_starts)
+        # [folds, periods + 3]: where a row of one table's bank stands in that of all folds
+        own = periods + 2 * np.arange(len(self._tables))[:, None]
+        late = np.broadcast_to(np.arange(periods), (len(own), periods))
+        self._places = np.concatenate([late, own, own + 1, np.full_like(own, len(self._bank) - 1)], 1)
 
     @classmethod
     def of_log(cls, train: Log, experts: Experts, folds: int = FOLDS, seed: int = 0) -> "TrainingFeatures":
@@ -75,7 +79,7 @@ class TrainingFeatures:
         """Of the events starts[n] … ends[n] − 1 of each user, one after the other."""
         limits = np.concatenate([[0], np.cumsum(ends - starts)])
         contexts = np.zeros((limits[-1], kernels.CONTEXT), dtype=np.float32)
-        rows, counts = np.zeros((limits[-1], 2), dtype=np.int64), np.zeros(limits[-1], dtype=np.int64)
+        rows, counts = np.zeros((limits[-1], kernels.ROWS), dtype=np.int64), np.zeros(limits[-1], dtype=np.int64)
         parts = list(self._windows(users, starts, ends, limits, contexts, rows, counts))
         entries = [np.concatenate(part) for part in zip(*parts, strict=True)]
         np.log(entries[2], out=entries[2])
@@ -87,7 +91,7 @@ class TrainingFeatures:
     def _windows(
         self, users: Ints, starts: Ints, ends: Ints, limits: Ints, contexts: Floats, rows: Ints, counts: Ints
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int8], Floats]]:
-        log, experts, zeros = self._log, self._experts, self._periods + 1
+        log, experts = self._log, self._experts
         state = empty_state(max(1, min(int(log.lengths.max(initial=1)), log.n_items)))
         slots, sums = np.full(log.n_items, -1, dtype=np.int32), np.zeros(log.n_items)
         own = np.empty(len(state.items))
@@ -99,9 +103,7 @@ class TrainingFeatures:
                 self._tables[fold], experts.repeats, experts.novel, experts.timed, contexts[here], rows[here], places,
             )  # fmt: skip
             counts[here] = np.diff(places)
-            mine = rows[here]  # in the bank of all folds, popularity has one row for each of them
-            popular, silent = mine == self._periods, mine == zeros
-            mine[popular], mine[silent] = self._periods + fold, len(self._bank) - 1
+            rows[here] = self._places[fold][rows[here]]
 
 
 def _silent(tables: ExpertTables) -> ExpertTables:
