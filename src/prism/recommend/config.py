@@ -57,6 +57,8 @@ class FitConfig:
     experts: tuple[str, ...] | None = None
     """Simple experts whose scores are added to the model's, out of repeat, next, follow, near, visit, popular, lately;
     with no name after it: none."""
+    rehearsal: bool | None = None
+    """Where lr and focus are open: try a bolder pair before training, and take it if it is ahead on validation."""
     minutes: float = 10.0
     """About how long training may take; on a slow machine there are fewer epochs."""
     features: tuple[str, ...] = ()
@@ -129,7 +131,7 @@ class FitConfig:
 
     def model(self) -> RecommenderConfig:
         """The model's config, once nothing is left open."""
-        if set(self.open) - {"experts", "loss", "focus", "start"}:
+        if set(self.open) - {"experts", "loss", "focus", "start", "rehearsal"}:
             raise InputError(f"{', '.join(self.open)} are not set: resolve(facts_of(split)) sets them by rule")
         return self._open_model()
 
@@ -200,4 +202,4 @@ class FitConfig:
 
 
 # Items in their order and nothing else, no experts: what benchmarks and published settings start from.
-PLAIN = FitConfig(time_gaps=False, query_time=False, projection=False, start="random", experts=())
+PLAIN = FitConfig(time_gaps=False, query_time=False, projection=False, start="random", experts=(), rehearsal=False)

@@ -71,6 +71,8 @@ MANY_EVENTS = 10_000_000
 WELL_KNOWN = 20
 # Above this the loss draws items instead of comparing all.
 MANY_ITEMS = 60_000
+# The other way to learn a small log on top of experts, which a rehearsal compares with what the rules choose.
+BOLD = {"lr": 3e-3, "focus": 0.0}
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,13 @@ class Rules:
             return 0.0, "with this many events the model learns most from those that surprise"
         return 0.5, "an event counts by the root of its chance: what nobody could foresee should not shape a ranking"
 
+    def rehearsal(self) -> tuple[bool, str]:
+        if self.alone:
+            return False, "there are no experts that a model could depart from"
+        if self._large:
+            return False, "with this many events the bold way is the one chosen"
+        return True, "a bolder lr and focus are tried on validation, unless they are given"
+
     def epochs(self) -> tuple[int, str]:
         return (10 if self._large else 5), "at most; fewer if the minutes allow fewer"
 
@@ -167,7 +176,7 @@ class Rules:
 
 OPTIONS = (
     "experts", "time_gaps", "query_time", "projection", "start", "length", "windows", "batch", "dim", "layers",
-    "dropout", "lr", "loss", "focus", "epochs",
+    "dropout", "lr", "loss", "focus", "rehearsal", "epochs",
 )  # fmt: skip
 
 

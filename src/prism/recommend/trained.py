@@ -1,6 +1,7 @@
 """A model and the log it is trained on: how it is built, opened by its experts, trained and evaluated."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +25,9 @@ from prism.recommend.model.experts import fit_experts as experts_of
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.start import start_from_cooccurrences
 from prism.recommend.runs import storage
-from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.budget import affordable_epochs, epoch_seconds
 from prism.recommend.training.opening import fit_opening
+from prism.recommend.training.rehearsal import rehearsed
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process
 from prism.train.loop import train
@@ -88,18 +90,43 @@ class Trained:
         """`fit` on a log that is divided already; `store=False` leaves the events out of the run's folder."""
         if not len(split.valid) and split.protocol != "all":
             raise InputError(f"{split.log.name}: no validation query under {split.protocol}: use another protocol")
-        by_clock = "epochs" in config.open
+        left_open = config.open
         config, chosen = config.resolve(facts_of(split))
         if progress and is_first_process():
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
-        if by_clock:
-            left = 60 * config.minutes - (time.monotonic() - began)
-            made.config = config.changed(epochs=affordable_epochs(made.model, task, config, left, out, progress))
+        made._settle(task, left_open, began, out, progress, place)
         with storage.opened_run(out, split, made.config, store):
-            train(made.model, task, made.config.train, out=out, progress=progress, device=place)
+            train(made.model, made.task(), made.config.train, out=out, progress=progress, device=place)
         return made
+
+    def _settle(
+        self,
+        task: RecommendationTask,
+        left_open: Sequence[str],
+        began: float,
+        out: Path | None,
+        progress: bool,
+        place: torch.device,
+    ) -> None:
+        """What can be told only once a model is there: how fast to learn, and for how many epochs there is time."""
+        config = self.config
+        rehearses = bool(config.rehearsal and {"lr", "focus"} <= set(left_open) and task.monitor)
+        if not rehearses and "epochs" not in left_open:
+            return
+        if out is not None and (out / storage.CONFIG).exists():  # a run that goes on has settled it
+            begun = storage.read_config(out)
+            known = {"epochs": begun.train.epochs, "lr": begun.train.lr, "focus": begun.objective.focus}
+            self.config = config.with_options({name: known[name] for name in known if name in left_open})
+            return
+        each = epoch_seconds(self.model, task)
+        if rehearses:
+            config = rehearsed(self.model, task, config, each=each, progress=progress, device=place)
+        if "epochs" in left_open:
+            left = 60 * config.minutes - (time.monotonic() - began)
+            config = config.changed(epochs=affordable_epochs(config, each, left, progress))
+        self.config = config
 
     @classmethod
     def opening(cls: type[Made], split: Split, config: FitConfig) -> tuple[Made, RecommendationTask]:

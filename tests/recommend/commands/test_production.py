@@ -119,7 +119,7 @@ def another_version(folder: Path) -> None:
     [
         (damage("model.safetensors"), "is damaged: its checksum is not that of model.json"),
         (damage("items.parquet"), "is damaged"),
-        (another_version, "has version 99 of the format and this prism reads version 2"),
+        (another_version, "has version 99 of the format and this prism reads version 3"),
         (lambda folder: (folder / "model.safetensors").unlink(), "cannot be read: No such file"),
     ],
 )

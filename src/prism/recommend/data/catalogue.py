@@ -46,6 +46,7 @@ KNOWN: dict[str, Known] = {
     "online-retail": Known(about="purchases of an online shop, 2010-2011; ships with prism"),
     "synthetic-repeats": Known(about="made up: people at their own places again and again; no download"),
     "synthetic-markov": Known(about="made up: the next item depends on the latest; no download"),
+    "synthetic-kinds": Known(about="made up: the kind of the next item depends on that of the latest; no download"),
     "synthetic-baskets": Known(about="made up: baskets of one subject each; no download"),
     "synthetic-walk": Known(about="made up: walks among 33,000 items, few events of each; no download"),
     "ml-100k": Known(about="100,000 film ratings", home=GROUPLENS + "100k/", reader="movielens"),

@@ -22,6 +22,7 @@ SHIPPED: dict[str, Callable[[], Log]] = {
     "online-retail": readers.online_retail,
     "synthetic-repeats": synthetic.repeat_log,
     "synthetic-markov": synthetic.markov_log,
+    "synthetic-kinds": synthetic.kinds_log,
     "synthetic-baskets": synthetic.basket_log,
     "synthetic-walk": synthetic.walk_log,
 }

@@ -1,7 +1,8 @@
-"""Made-up logs: one of any size whose users walk among neighbouring items, and three that each have one habit.
+"""Made-up logs: one of any size whose users walk among neighbouring items, and four that each have one habit.
 
 `repeat_log`: people go to their own few places again and again, by the hour. `markov_log`: what comes next depends on
-the latest item alone. `basket_log`: several items at one moment, of one subject. Functions of a seed.
+the latest item alone. `kinds_log`: on its kind alone. `basket_log`: several items at one moment, of one subject.
+Functions of a seed.
 """
 
 from dataclasses import replace
@@ -96,6 +97,24 @@ def markov_log(users: int = 2000, items: int = 3000, events: int = 120_000, seed
     for t in range(events):
         taken[t] = anywhere[t] if jumps[t] else successors[taken[t - 1], following[t]]
     return _log(counts, taken, _times(rng, counts, 40_000.0), "synthetic-markov")
+
+
+def kinds_log(users: int = 2000, items: int = 2000, events: int = 120_000, seed: int = 0, *, kinds: int = 40) -> Log:
+    """The kind of the next item hangs on the kind of the latest one; which it is of its kind, on how popular it is."""
+    rng = np.random.default_rng(seed)
+    counts = 10 + rng.multinomial(events - 10 * users, rng.dirichlet(np.full(users, 2.0)))
+    members = np.array_split(rng.permutation(items), kinds)
+    liking = [np.cumsum(rng.dirichlet(np.full(len(one), 0.5))) for one in members]
+    follows = np.cumsum(rng.dirichlet(np.full(kinds, 0.1), kinds), 1)
+    begins = np.zeros(events, dtype=bool)
+    begins[np.cumsum(counts) - counts] = True
+    first, which, item = rng.integers(kinds, size=events), rng.random(events), rng.random(events)
+    taken, kind = np.empty(events, dtype=np.int64), 0
+    for t in range(events):
+        kind = int(first[t]) if begins[t] else min(int(np.searchsorted(follows[kind], which[t])), kinds - 1)
+        place = min(int(np.searchsorted(liking[kind], item[t])), len(members[kind]) - 1)
+        taken[t] = members[kind][place]
+    return _log(counts, taken, _times(rng, counts, 40_000.0), "synthetic-kinds")
 
 
 def basket_log(users: int = 2000, items: int = 3000, events: int = 160_000, seed: int = 0) -> Log:

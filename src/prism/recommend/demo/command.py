@@ -39,8 +39,14 @@ from prism.train.journal import read_journal
 
 MIXERS = ("prism", "gated-deltanet", "sasrec")
 METRIC = "ndcg@10"
-# What is not said here is chosen by the rules of `defaults.py`, as for any log.
-CONFIG = FitConfig(cutoffs=(10, 50), batching=BatchConfig(valid_queries=1000), train=TrainConfig(epochs=2, lr=0.0))
+# What is not said here is chosen by the rules of `defaults.py`, as for any log; without a rehearsal, which six models
+# would take minutes for.
+CONFIG = FitConfig(
+    rehearsal=False,
+    cutoffs=(10, 50),
+    batching=BatchConfig(valid_queries=1000),
+    train=TrainConfig(epochs=2, lr=0.0),
+)
 SECONDS = "seconds.json"
 
 

@@ -22,7 +22,7 @@ from prism.recommend.model.experts.training import Folds
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs import storage
 from prism.recommend.runs.expert_files import keep_tables, read_tables
-from prism.recommend.training.budget import affordable_epochs
+from prism.recommend.training.budget import affordable_epochs, epoch_seconds
 from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
@@ -74,13 +74,20 @@ def fit_streamed(
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
-        epochs = affordable_epochs(made.model, task, config, 60 * config.minutes, out, progress)
-        made.config = config = config.changed(epochs=epochs)
+        made.config = config = config.changed(epochs=_epochs(made, task, out, progress))
     with own_folder(out):
         if out is not None and is_first_process():
             _open_run(out, prepared, split, config, task.stream)
         train(made.model, task, config.train, out=out, progress=progress, device=place)
     return made
+
+
+def _epochs(made: Recommender, task: StreamTask, out: Path | None, progress: bool) -> int:
+    """As many as there is time for; of a run that goes on, what it began with."""
+    if out is not None and (out / storage.CONFIG).exists():
+        return storage.read_config(out).train.epochs
+    config = made.config
+    return affordable_epochs(config, epoch_seconds(made.model, task), 60 * config.minutes, progress)
 
 
 def _in_small_batches(task: StreamTask) -> StreamTask:
@@ -163,7 +170,7 @@ def _usable(config: FitConfig, shard_items: bool) -> FitConfig:
     ):
         if given:
             raise InputError(f"{name} is {getattr(config, name)!r}: {remedy}")
-    return replace(config, start="random", experts=() if shard_items else config.experts)
+    return replace(config, start="random", rehearsal=False, experts=() if shard_items else config.experts)
 
 
 def _open_run(out: Path, prepared: Prepared, split: Split, config: FitConfig, stream: StreamConfig) -> None:

@@ -3,14 +3,12 @@
 import os
 import statistics
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from prism.recommend.config import FitConfig
 from prism.recommend.model.recommender import RecommenderModel
-from prism.recommend.runs import storage
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process
 from prism.train.team import Team
@@ -19,18 +17,9 @@ from prism.train.team import Team
 GAIN = 0.8
 
 
-def affordable_epochs(
-    model: RecommenderModel,
-    task: RecommendationTask,
-    config: FitConfig,
-    seconds: float,
-    out: Path | None,
-    progress: bool,
-) -> int:
-    """As many as the rule allows and the time suffices for; of a run that goes on, what it began with."""
-    if out is not None and (out / storage.CONFIG).exists():
-        return storage.read_config(out).train.epochs
-    most, each = config.train.epochs, _epoch_seconds(model, task)
+def affordable_epochs(config: FitConfig, each: float, seconds: float, progress: bool) -> int:
+    """As many as the rule allows and the time suffices for, where an epoch takes `each`."""
+    most = config.train.epochs
     epochs = int(np.clip(int(seconds / each), 1, most))
     if epochs < most and progress and is_first_process():
         why = f"an epoch takes about {each:.0f} s, and {config.minutes:g} minutes are given"
@@ -38,7 +27,7 @@ def affordable_epochs(
     return epochs
 
 
-def _epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
+def epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
     """Measured on a few batches and validation queries; the model is left as it was."""
     whole, clock, threads = task.batches(0), [], torch.get_num_threads()
     helped = threads > 1 and Team.possible()

@@ -32,9 +32,9 @@ PERIOD_NUMBERS = 1 << 23
 GIVEN, GIVEN_LATELY = 1.0, 0.1
 # Parts of the users: what training is shown of one, the others' events say.
 FOLDS = 5
-# The ε of log(1 + p/ε): for `next` what comes by accident, at least so much of it, for `follow` the popularity, which makes
-# the sum with the logarithm of either a mixture of the two where both weights are 1; for `near` and `visit` a share of a
-# uniform distribution.
+# The ε of log(1 + p/ε): for `next` what comes by accident, at least so much of it, for `follow` the popularity, which
+# makes the sum with the logarithm of either a mixture of the two where both weights are 1; for `near` and `visit` a
+# share of a uniform distribution.
 LEAST_ACCIDENTS, NEAR_FLOOR, FOLLOW_FLOOR = 0.02, 0.25, 1.0
 # Accidents that each item is given besides its own, by its popularity.
 GIVEN_ACCIDENTS = 1.0
