@@ -144,7 +144,7 @@ class Recommender(Trained):
         Users of the log go on where they were, new ones join. Items that the model does not know are skipped where
         they stand in a history; an event that the log has already (user, item and time) is not taken twice.
         """
-        later = source if isinstance(source, Log) else load_data(source, later=True)
+        later = source if isinstance(source, Log) else load_data(source, later=True, usual=self.log.columns)
         log = merge(self.log, later).log
         nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)
         made = Recommender(
