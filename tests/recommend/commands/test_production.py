@@ -221,6 +221,31 @@ def test_many_users_are_answered_as_each_alone_in_the_order_asked_for(run: Path)
         made.recommend(asked)
 
 
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda made: made.recommend(history="31"), r"history wants several values, .* '31': give history=\['31'\]"),
+        (lambda made: made.recommend(users="31"), "users wants several values"),
+        (lambda made: made.recommend(3, deny="31"), "deny wants several values"),
+        (lambda made: made.similar(3, allow="31"), "allow wants several values"),
+        (lambda made: made.session(history="31"), "history wants several values"),
+        (lambda made: SessionPool(made).update("31", "31"), "users wants several values"),
+        (lambda made: SessionPool(made).recommend("31"), "users wants several values"),
+    ],
+)
+def test_one_text_is_not_taken_for_several_ids(run: Path, ask: Callable, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ask(Recommender.load(run))
+
+
+def test_a_recommender_says_what_it_is(run: Path, tmp_path: Path) -> None:
+    made = Recommender.load(run)
+    assert repr(made) == "<Recommender: a run of run, prism, 50 items>"
+    export(made.with_baseline("item-knn"), tmp_path / "model")
+    model = Recommender.load(tmp_path / "model")
+    assert repr(model) == f"<Recommender: model {model.id} of model, the baseline item-knn, 50 items>"
+
+
 def test_a_simple_baseline_answers_in_place_of_the_model_where_that_is_asked_for(run: Path, tmp_path: Path) -> None:
     made = Recommender.load(run).with_baseline("popularity")
     seen = {7, 12}

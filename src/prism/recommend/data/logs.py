@@ -69,7 +69,7 @@ def _read(
         columns = choose_columns(wanted, [str(name) for name in source.columns], where, usual)
         frame = from_pandas(source, list(dict.fromkeys(columns.values())))
         return frame.select(**by_role(columns)), columns, where, True
-    if not isinstance(source, str | Path | Iterable):
+    if not isinstance(source, str | Path | Iterable) or isinstance(source, Mapping):
         raise InputError(f"source must be a path, paths or a data frame, got {type(source).__name__}")
     return _read_files(files_of(source), wanted, usual)
 
