@@ -23,6 +23,12 @@ def count(name: str, value: object, least: int = 1) -> int:
     return int(value)
 
 
+def several(name: str, values: object) -> None:
+    """Refuses a text where several values are wanted: Python would take its letters for them."""
+    if isinstance(values, str | bytes):
+        raise InputError(f"{name} wants several values, got the text {values!r}: give {name}=[{values!r}]")
+
+
 def fraction(name: str, value: float) -> None:
     """Refuses what is not in [0, 1)."""
     if not 0 <= value < 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
+from prism.config import several
 from prism.errors import InputError
 from prism.machine import pick_device
 from prism.recommend.answer.ask import after_last, one_history, user_codes
@@ -97,6 +98,7 @@ class Recommender(Trained):
         if users is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, users and history")
+            several("users", users)
             return best_of_users(self.log, self.scorer, user_codes(self.log, list(users)), k, seen, mask, when)
         if not isinstance(user, str) and isinstance(user, Iterable):
             raise InputError(f"user is one id, got {user!r}: for many, give users=[…]")
@@ -138,13 +140,18 @@ class Recommender(Trained):
         scores, codes = best(similarities(self, code), mask, None, k)
         return as_list(self.log, scores[0], codes[0])
 
+    def __repr__(self) -> str:
+        what = self.config.mixer if self.baseline is None else f"the baseline {self.baseline.name}"
+        kind = "a run" if self.id is None else f"model {self.id}"
+        return f"<Recommender: {kind} of {self.log.name}, {what}, {self.model.items:,} items>"
+
     def with_events(self, source: Any) -> "Recommender":
         """The same model, with events that came after it was trained; `source` as in `fit`.
 
         Users of the log go on where they were, new ones join. Items that the model does not know are skipped where
         they stand in a history; an event that the log has already (user, item and time) is not taken twice.
         """
-        later = source if isinstance(source, Log) else load_data(source, later=True)
+        later = source if isinstance(source, Log) else load_data(source, later=True, usual=self.log.columns)
         log = merge(self.log, later).log
         nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)
         made = Recommender(

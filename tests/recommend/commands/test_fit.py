@@ -19,6 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.log().frame().write_csv(folder / "log.csv")
     (folder / "x.csv").write_text("user,time\n1,2\n")
     cli.main(["fit", str(folder / "log.csv"), "--out", str(folder / "run"), *SMALL])
+    cli.main(["export", str(folder / "run"), str(folder / "model")])
     return folder
 
 
@@ -85,6 +86,16 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("evaluate", "Missing from prism evaluate: RUN"),
         ("because {0}/run 3", "e.g. --user 42 or --history 7 12"),
         ("refit {0}/nothing", "nothing is not a run: it has no config.json"),
+        ("refit {0}/model", "model is an exported model: give the run that it was made from"),
+        ("fit {0}/log.csv --out {0}/x --item-name x", "--item-name 'x' is a column of a table of items: give --items"),
+        ("serve {0}/run --store {0}/x", "run is not an exported model: `prism export {0}/run MODEL` makes one"),
+        ("serve {0}/x --store {0}/x", "x is not an exported model: `prism export RUN {0}/x` makes one of a run"),
+        ("serve {0}/model --store {0}/x --port 99999", "port must be from 1 to 65535"),
+        ("serve {0}/model --store {0}/x --port 65535 --shards 2", "port must be from 1 to 65535"),
+        ("serve {0}/model --store {0}/x --timeout 0", "timeout must be above 0, got 0"),
+        ("serve {0}/model --store {0}/x --max-body 0", "max_body must be at least 1, got 0"),
+        ("serve {0}/model --store {0}/x --users-in-memory 9", "users_in_memory must be at least 2000, got 9"),
+        ("serve {0}/model --store {0}/x --host 0.0.0.0", "give --keys, made by `prism serve-key FILE`"),
     ],
 )
 def test_a_mistake_is_one_line_exit_code_2_and_leaves_nothing(
@@ -96,7 +107,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_leaves_nothing(
         cli.main(given + (SMALL[4:] if given[0] == "fit" else []))
     said = capsys.readouterr().err
     assert stop.value.code == 2
-    assert message in said
+    assert message.format(folder) in said
     assert said.count("\n") == 1
     assert not (folder / "x").exists()
 

@@ -155,6 +155,45 @@ def test_merged_logs_keep_codes_order_by_time_and_take_no_event_twice() -> None:
     assert merged.new.tolist() == [False, True, False, False, False, True, True]
 
 
+def test_what_a_later_table_calls_an_item_replaces_its_name_and_what_it_leaves_out_stays() -> None:
+    first = with_items(tiny.log(), [1, 2, 3], name=["one", "two", "three"])
+    later = items_alone(pl.DataFrame({"item": [2, 3, 99], "name": ["zwei", None, "new"]}))
+    log = merge(first, later).log
+    assert log.item_names is not None
+    names = dict(zip(log.item_ids.tolist(), log.item_names.tolist(), strict=True))
+    assert [names[n] for n in (1, 2, 3, 99)] == ["one", "zwei", "three", "new"]
+
+
+def test_later_events_have_the_columns_of_the_first_log_unless_they_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = {"user": "Kunde", "item": "Artikel Nr.", "time": "Gekauft am"}
+    frame = tiny.log().frame().rename(odd)
+    end = int(tiny.log().times.max())
+    frame.write_csv(tmp_path / "log.csv")
+    pl.DataFrame({"Artikel Nr.": range(50), "Bezeichnung": [f"Ding {n}" for n in range(50)]}).write_csv(
+        tmp_path / "items.csv"
+    )
+    pl.DataFrame({"Kunde": [3, 3], "Artikel Nr.": [7, 8], "Gekauft am": [end + 1, end + 2]}).write_csv(
+        tmp_path / "new.csv"
+    )
+    log = read_log(tmp_path / "log.csv", **odd, items=tmp_path / "items.csv", item_name="Bezeichnung")
+    made = Recommender._untrained(split(log, tiny.CONFIG.protocol), replace(tiny.CONFIG, heads=2))
+    made.save(tmp_path / "run")
+    export(made, tmp_path / "model")
+    for folder in ("run", "model"):
+        found = Recommender.load(tmp_path / folder).with_events(tmp_path / "new.csv")
+        latest = found.log.history(found.log.user_code(3))[-2:]
+        assert found.log.item_ids[latest].tolist() == [7, 8]
+        with pytest.raises(SystemExit):
+            main(["recommend", str(tmp_path / folder), "--user", "3", "--events", str(tmp_path / "items.csv")])
+        assert "name them as in the first log: Kunde, Gekauft am" in capsys.readouterr().err
+    main(f"update {tmp_path}/run --events {tmp_path}/new.csv --items {tmp_path}/items.csv".split())
+    updated = Recommender.load(tmp_path / "run-updated").log
+    assert updated.item_label(updated.item_code(7)) == "Ding 7"
+    assert updated.columns == {**odd, "name": "Bezeichnung"}
+
+
 def test_later_events_move_a_users_recommendations_as_the_longer_history_would(run: Path) -> None:
     made = Recommender.load(run)
     user, history = made.log.user_ids[4], made.log.item_ids[made.log.history(4)].tolist()
@@ -180,6 +219,31 @@ def test_many_users_are_answered_as_each_alone_in_the_order_asked_for(run: Path)
         made.recommend(users=[asked[0], "nobody"])
     with pytest.raises(InputError, match=r"for many, give users="):
         made.recommend(asked)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda made: made.recommend(history="31"), r"history wants several values, .* '31': give history=\['31'\]"),
+        (lambda made: made.recommend(users="31"), "users wants several values"),
+        (lambda made: made.recommend(3, deny="31"), "deny wants several values"),
+        (lambda made: made.similar(3, allow="31"), "allow wants several values"),
+        (lambda made: made.session(history="31"), "history wants several values"),
+        (lambda made: SessionPool(made).update("31", "31"), "users wants several values"),
+        (lambda made: SessionPool(made).recommend("31"), "users wants several values"),
+    ],
+)
+def test_one_text_is_not_taken_for_several_ids(run: Path, ask: Callable, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ask(Recommender.load(run))
+
+
+def test_a_recommender_says_what_it_is(run: Path, tmp_path: Path) -> None:
+    made = Recommender.load(run)
+    assert repr(made) == "<Recommender: a run of run, prism, 50 items>"
+    export(made.with_baseline("item-knn"), tmp_path / "model")
+    model = Recommender.load(tmp_path / "model")
+    assert repr(model) == f"<Recommender: model {model.id} of model, the baseline item-knn, 50 items>"
 
 
 def test_a_simple_baseline_answers_in_place_of_the_model_where_that_is_asked_for(run: Path, tmp_path: Path) -> None:

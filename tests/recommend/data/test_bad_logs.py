@@ -67,6 +67,7 @@ def test_paths_that_hold_nothing_get_one_line(tmp_path: Path) -> None:
         (tmp_path, "holds no data file"),
         ([], "empty list"),
         (3, "source must be a path, paths or a data frame, got int"),
+        ({"user": [1]}, "source must be a path, paths or a data frame, got dict"),
     ]:
         with pytest.raises(InputError, match=said):
             read_log(source)

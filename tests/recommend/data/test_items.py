@@ -40,7 +40,34 @@ def test_a_table_is_joined_by_id_and_items_without_a_row_have_nothing() -> None:
     assert log.item_names.tolist() == [None, None, "Big fish, small fish", "The Big Sleep"]
     assert log.item_features is not None
     assert log.item_features["genre"].to_list() == [None, "crime", "noir|crime", "noir"]
-    assert log.notes[-1] == "items: 3 of 4 are in the table of items, by column film"
+    assert log.notes[-1] == "items: 3 of 4 are in the table of items, by column film; shown by column title"
+
+
+@pytest.mark.parametrize(
+    ("column", "option"), [("Bezeichnung", "Bezeichnung"), ("Product Name", None), ("TITLE", None), ("name", None)]
+)
+def test_what_is_shown_of_an_item_is_in_the_column_named_or_one_that_is_called_like_it(
+    column: str, option: str | None
+) -> None:
+    table = pl.DataFrame({"film": ["a", "b", "c"], "year": [1, 2, 3], column: ["A", " ", None]})
+    log = read_log(EVENTS, item="film", items=table, item_name=option)
+    assert log.item_names is not None
+    assert log.item_names.tolist() == ["A", None, None, None]  # an empty name is none
+    assert log.notes[-1].endswith(f"shown by column {column}")
+    assert log.columns == {"user": "user", "item": "film", "time": "time", "name": column}
+
+
+def test_a_table_without_names_says_how_to_give_them_and_a_wrong_column_is_refused() -> None:
+    table = pl.DataFrame({"film": ["a", "b"], "year": [1, 2]})
+    log = read_log(EVENTS, item="film", items=table)
+    assert log.item_names is None
+    assert log.notes[-1].endswith(
+        "none of its columns seems to have their names: item_name (--item-name) says which has"
+    )
+    with pytest.raises(InputError, match=r"item_name='yaer' is not a column of the table of items .* mean 'year'"):
+        read_log(EVENTS, item="film", items=table, item_name="yaer")
+    with pytest.raises(InputError, match="item_name='year' is a column of a table of items: give items= too"):
+        load(EVENTS, item="film", item_name="year")
 
 
 def test_values_are_those_that_items_share_with_weights_of_one_a_column() -> None:

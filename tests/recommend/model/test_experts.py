@@ -36,6 +36,7 @@ from prism.recommend.model.experts.tables import (
 from prism.recommend.model.experts.user_state import (
     MOST,
     RECENT,
+    STEP,
     VISIT_GAP,
     UserState,
     empty_state,
@@ -93,6 +94,18 @@ def test_of_many_distinct_items_the_latest_keep_their_counts_and_all_their_codes
             assert mine.items[np.argsort(mine.places)].tolist() == list(since)
     assert state.taken.tolist() == list(dict.fromkeys(items.tolist()))
     assert state.distinct > MOST == len(state.items)
+
+
+def test_what_is_kept_of_a_user_grows_by_a_little_at_a_time_until_it_is_full() -> None:
+    state, sizes = empty_state(), []
+    for n in range(2 * MOST):
+        state = updated(state, n, n)
+        sizes.append(sum(part.nbytes for part in state))
+    held, steps = np.array(sizes) - sizes[0], np.diff(sizes)
+    assert held[MOST - 1] <= 44 * MOST
+    assert steps[: MOST - 1].max() <= 50 * STEP
+    assert steps[MOST:].max() <= 4 * MOST / 8  # of the others, their codes alone
+    assert (held[MOST:] <= 44 * MOST + 4.5 * np.arange(1, MOST + 1) + 4 * MOST / 8).all()
 
 
 def test_tables_are_the_counts_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,8 @@ def resident(pid: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [20, 620])
 def test_memory_is_flat_over_two_hundred_thousand_events_of_five_thousand_users(tmp_path: Path, warm: int) -> None:
-    """At ML-1M's size, after `warm` events per user. What is kept of a user is full at 512 distinct items, which 620
-    events have; before that, memory grows with the distinct items that are new, and with nothing else."""
+    """At ML-1M's size, after `warm` events per user: while nearly every item is new to its user, and when what is kept
+    of a user is full, at 512 distinct items, which 620 events have."""
     made, users, batch = live_model(3706, 64, 2), 5000, 1000
     export(made, tmp_path / "model")
     rng, port, seen = np.random.default_rng(0), free_port(), []
@@ -148,4 +148,4 @@ def test_memory_is_flat_over_two_hundred_thousand_events_of_five_thousand_users(
     start_mb, end_mb, new = float(np.median(seen[:20])), max(seen[-20:]), len(taken) - before
     growth = end_mb / start_mb - 1
     print(f"{warm} events per user: {start_mb:.0f} MB, {growth:+.2%} after 200,000 more, {new:,} of them of new items")
-    assert end_mb - start_mb < 0.02 * start_mb + (90e-6 * new if warm < 100 else 0)
+    assert growth < 0.02

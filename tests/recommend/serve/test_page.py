@@ -17,6 +17,24 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: `make tes
 
 from support.service import models, running
 
+# [text, contrast to the nearest background] of every element that has text of its own
+CONTRASTS = """() => {
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).slice(0, 3)
+      .map((x) => x / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    const color = getComputedStyle(one).backgroundColor;
+    return /, 0\\)$/.test(color) && one.parentElement ? behind(one.parentElement) : color;
+  };
+  const own = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  return [...document.querySelectorAll("body *")].filter((one) => own(one) && one.checkVisibility()).map((one) => {
+    const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
+    return [one.textContent, (a + 0.05) / (b + 0.05)];
+  });
+}"""
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Any]:
@@ -77,3 +95,40 @@ def test_a_known_customer_is_there_after_a_reload_and_is_deleted_by_two_presses(
     browsers.expect(page.locator("#events")).to_have_text("0")
     page.fill("#search", "nothing at all")
     browsers.expect(page.locator("#found")).to_contain_text("No product has")
+    page.click("#fresh")
+    browsers.expect(page.locator("#user")).to_have_value(re.compile("^visitor-"))
+    browsers.expect(page.locator("#nothing")).to_be_visible()
+
+
+def test_who_takes_a_recommendation_by_keyboard_goes_on_at_the_same_place(page: Any) -> None:
+    for n in (1, 2):
+        third = page.locator("#recommended .take").nth(2)
+        third.press("Enter")
+        browsers.expect(page.locator("#events")).to_have_text(str(n))
+        browsers.expect(page.locator("#recommended .take").nth(2)).to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 700, 1280])
+def test_nothing_is_cut_off_and_every_text_stands_out_from_what_lies_behind_it(
+    page: Any, scheme: Any, width: int
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator("#products .take").first.click()
+    browsers.expect(page.locator("#events")).to_have_text("1")
+    page.locator("#recommended .why").first.click()
+    browsers.expect(page.locator(".reasons table")).to_have_count(1)
+    page.mouse.move(0, 0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for text, ratio in page.evaluate(CONTRASTS):
+        assert ratio >= 4.5, text  # what WCAG 2 asks of small text
+
+
+def test_a_key_is_asked_for_only_where_one_is_needed(page: Any, tmp_path: Path) -> None:
+    browsers.expect(page.locator("#access")).to_be_hidden()
+    page.route("**/recommendations*", lambda route: route.fulfill(status=401, json={"detail": "no key"}))
+    page.fill("#user", "somebody")
+    page.keyboard.press("Enter")
+    browsers.expect(page.locator("#key")).to_be_focused()
+    browsers.expect(page.locator("#said")).to_have_text("no key")

@@ -2,6 +2,7 @@
 # ruff: noqa: E402  (what may be absent is asked for first)
 
 import random
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -19,14 +20,13 @@ from fastapi.testclient import TestClient
 from support import tiny
 from support.service import expected, items, models, send, service
 
+from prism.cli import main
 from prism.errors import InputError
 from prism.recommend.data.splits import split
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.keys import add_key, read_keys
-from prism.recommend.serve.service import Limits
 from prism.recommend.serve.stores.base import StoreError, User
 from prism.recommend.serve.stores.sqlite import SqliteStore
 
@@ -107,26 +107,18 @@ def test_a_second_service_on_the_same_store_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) -> None:
-    keys = {name: add_key(tmp_path / "keys", name) for name in ("a", "b")}
-    assert keys["a"] not in (tmp_path / "keys").read_text()
-    made = service(model, tmp_path / "e.db", keys=read_keys(tmp_path / "keys"))
-    with TestClient(create_app(made)) as test:
-        assert test.get("/model").status_code == test.get("/model", headers={"X-API-Key": "guess"}).status_code == 401
-        head = {name: {"X-API-Key": key} for name, key in keys.items()}
-        body = {"events": [{"user": "u", "item": "3", "id": "e"}]}
-        assert test.post("/events", json=body, headers=head["a"]).json()["events"][0]["new"]
-        assert test.get("/users/u", headers=head["b"]).status_code == 404
-        test.put("/items", json={"items": [{"item": "7", "available": False}]}, headers=head["a"])
-        assert test.post("/events", json=body, headers=head["b"]).json()["events"][0]["new"]
-        assert test.delete("/users/u", headers=head["b"]).json()["removed_events"] == 1
-        assert test.get("/users/u", headers=head["a"]).json()["events"] == 1
-        gone = {
-            name: [i["item"] for i in test.get("/items?limit=50", headers=head[name]).json() if not i["available"]]
-            for name in keys
-        }
-        assert gone == {"a": ["7"], "b": []}
-    made.engine.stop()
+def test_a_start_on_a_taken_port_leaves_nothing_behind(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SystemExit) as stop:
+            main(["serve", str(model), "--store", str(tmp_path / "e.db"), "--port", str(port)])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"prism: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_deleted_user_is_gone_from_the_disk_too(client: TestClient, tmp_path: Path) -> None:
@@ -142,6 +134,13 @@ def test_unavailable_items_are_never_recommended_until_they_are_back(client: Tes
     assert first not in items(client.get("/recommendations?user=u&k=50").json())
     client.put("/items", json={"items": [{"item": str(first)}]})
     assert items(client.get("/recommendations", params={"user": "u"}).json())[0] == first
+
+
+def test_unavailable_items_are_not_similar_to_any(client: TestClient) -> None:
+    asked = {"item": "3", "k": 4}
+    first, *rest = [one["item"] for one in client.get("/similar", params=asked).json()["items"]]
+    client.put("/items", json={"items": [{"item": first, "available": False}]}).raise_for_status()
+    assert [one["item"] for one in client.get("/similar", params=asked).json()["items"]][:3] == rest
 
 
 def test_another_model_answers_from_the_events_without_a_gap(client: TestClient, model: Path) -> None:
@@ -168,45 +167,6 @@ def test_a_simple_baseline_is_served_as_a_model_is(client: TestClient, model: Pa
     assert client.get("/because", params={"user": "u", "item": "7"}).status_code == 200
     assert client.post("/model", json={"name": "one"}).json()["baseline"] is None
     assert items(client.get("/recommendations?user=u").json()) == expected(model, history)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/events", {"events": []}, 422),
-        ("POST", "/events", {"events": [{"user": "u"}]}, 422),
-        ("POST", "/events", {"events": [{"user": "u", "item": "3", "tme": 4}]}, 422),
-        ("POST", "/events", {"events": [{"user": "u", "item": "3", "time": -4}]}, 422),
-        ("POST", "/events", {"events": [{"user": "a\x00b", "item": "3"}]}, 422),
-        ("POST", "/recommendations", {"users": ["u"], "k": 0}, 422),
-        ("POST", "/recommendations", {"users": ["u"], "allow": ["nothing known"]}, 422),
-        ("POST", "/recommendations", {"users": ["u"], "allow": {"shelf": "s"}}, 422),
-        ("GET", "/similar?item=nothing", None, 422),
-        ("GET", "/users/nobody", None, 404),
-        ("GET", "/nothing", None, 404),
-        ("POST", "/health", None, 405),
-    ],
-)
-def test_what_is_wrong_is_told_as_problem_json(
-    client: TestClient, method: str, path: str, body: Any, status: int
-) -> None:
-    answer = client.request(method, path, json=body)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["status"] == status
-    assert answer.json()["detail"]
-
-
-def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
-    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5, seconds=60))
-    with TestClient(create_app(made)) as test:
-        assert test.post("/events", content=b"x" * 3000).status_code == 413
-        chunks, kind = iter([b'{"events": [' + b" " * 1900, b" " * 1900]), {"content-type": "application/json"}
-        assert test.post("/events", content=chunks, headers=kind).status_code == 413
-        assert test.post("/events", content=b'{"events": [{"user": "u", "item": "3"}]}').status_code == 422
-        assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
-        assert 429 in [test.get("/health").status_code for _ in range(12)]
-    made.engine.stop()
 
 
 def test_a_store_that_fails_is_told_loses_nothing_and_recovers(client: TestClient, model: Path) -> None:

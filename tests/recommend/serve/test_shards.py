@@ -4,6 +4,7 @@
 import sqlite3
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -16,7 +17,7 @@ from support.service import HOST, expected, items, models, running, send
 from prism.recommend.partition import partition
 from prism.recommend.serve.keys import add_key
 
-USERS = [f"user-{n}" for n in range(8)]
+USERS = [f"user-{n}" for n in range(6)] + ["a/b", "c%2Fd ü"]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
             asked = one.post("/recommendations", json={"users": USERS[::-1], "k": 3}).json()
             assert asked["recommendations"] == many["recommendations"][::-1]
             for user in USERS:
-                assert one.get(f"/users/{user}").json()["events"] == 4
-                assert {why["item"] for why in one.get(f"/because?user={user}&item=7").json()} >= {30}
+                assert one.get(f"/users/{quote(user, safe='')}").json()["events"] == 4
+                assert {why["item"] for why in one.get("/because", params={"user": user, "item": 7}).json()} >= {30}
         first = items(many)[0]
         ours[2].put("/items", json={"items": [{"item": str(first), "available": False}]}).raise_for_status()
         assert ours[1].post("/model", json={"name": "two"}).json()["name"] == "two"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from prism.config import several
 from prism.errors import InputError, Note
 from prism.recommend.data.clock import Moment, seconds_of
 from prism.recommend.data.log import Codes, Ids, Ints, Log
@@ -46,6 +47,7 @@ def one_history(
         raise InputError("give either a user of the log or a history, e.g. user=42 or history=[7, 12]")
     if history is None:
         return _events_of(log, user)
+    several("history", history)
     if times is not None and len(times) != len(history):
         raise InputError(f"times has {len(times)} entries for a history of {len(history)}: give one each")
     codes = log.item_codes(history)

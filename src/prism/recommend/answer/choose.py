@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from prism.config import count
+from prism.config import count, several
 from prism.errors import InputError
 from prism.recommend.answer.top import top
 from prism.recommend.data.items import items_with
@@ -32,6 +32,8 @@ class Recommendation:
 
 def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | None) -> Bool[Tensor, " I"]:
     """[candidates]: whether the two filters let an item through."""
+    several("allow", allow)
+    several("deny", deny)
     mask = torch.ones(candidates, dtype=torch.bool)
     if allow is not None:
         codes = _known(log, candidates, allow)

@@ -223,8 +223,9 @@ def _write_parts(
 
 def show_items(title: str, found: list[Recommendation], *, caption: str | None = None) -> None:
     """One row per item, best first."""
-    rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:.3f}"] for n, one in enumerate(found)]
-    show(title, *named_columns(["rank", "item", "name", "score"], rows), caption=caption, left=(0, 1))
+    rows = [[str(n + 1), str(one.item), one.name or "", f"{one.score:z.3f}"] for n, one in enumerate(found)]
+    columns, rows = named_columns(["rank", "item", "name", "score"], rows)
+    show(title, columns, rows, caption=caption, left=tuple(range(len(columns) - 1)))
 
 
 def named_columns(columns: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:

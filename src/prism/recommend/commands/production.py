@@ -25,7 +25,7 @@ def refit(run: Positional[Path], out: Path | None = None, device: str | None = N
 
     target = out or run.with_name(f"{run.name}-all")
     epochs = best_epochs(run)
-    when = f"after {epochs} epochs" if epochs else "before the first epoch, with the experts alone"
+    when = f"after {epochs} epoch{'s' * (epochs > 1)}" if epochs else "before the first epoch, with the experts alone"
     print(f"{run}: validation was best {when}", flush=True)
     made = again(run, target, device=device)
     print(f"{target}: trained on all {made.log.n_events:,} events; next: prism export {target} MODEL")
@@ -70,7 +70,7 @@ def update(
         out: Folder for the updated run; default: RUN-updated, or the first free name RUN-updated-2, …
         epochs: Passes over the histories of users with new events.
         lr: Learning rate; default: a tenth of what the run was trained with.
-        user: Column of users; default: guessed from its name.
+        user: Column of users; default: as in the run's log, or guessed from its name.
         item: Column of items.
         time: Column of times.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
@@ -91,14 +91,14 @@ def _merged(
 ) -> Merged:
     log, taken = before.log, None
     if events is not None:
-        later = load(events, user=user, item=item, time=time, later=True)
+        later = load(events, user=user, item=item, time=time, later=True, usual=log.columns)
         print("\n".join(later.notes), flush=True)
         taken = merge(log, later)
         log = taken.log
     if items is None:
         assert taken is not None
         return taken
-    added = merge(log, items_alone(items, item=item))
+    added = merge(log, items_alone(items, item=item, usual=log.columns))
     return added if taken is None else Merged(log=added.log, new=taken.new, known=taken.known)
 
 

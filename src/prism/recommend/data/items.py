@@ -15,8 +15,8 @@ from prism.errors import InputError, suggest
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.sources import collect, files_of, from_pandas, scan
 
-# Columns that hold what to show for an item, in this order.
-TITLES = ("name", "title", "description")
+# Columns that hold what to show for an item, in this order; as they are written without spaces, in small letters.
+TITLES = "name title itemname productname itemtitle producttitle description itemdescription productdescription label"
 WORDS = "words"
 
 
@@ -49,11 +49,11 @@ def with_items(log: Log, ids: Sequence[object], /, **columns: Sequence[Any]) -> 
     )
 
 
-def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
+def with_item_table(log: Log, source: Any, *, item: str | None = None, name: str | None = None) -> Log:
     """The log with a file or data frame about its items, one row each.
 
-    The ids are in the column `item`, or if there is none of that name in the first. A column name, title or
-    description also gives what to show.
+    The ids are in the column `item`, or if there is none of that name in the first. What to show is in the column
+    `name`, or in one that is called name, title, description or the like.
     """
     frame, where = item_table(source)
     ids, id_column = ids_of(frame, where, item)
@@ -63,12 +63,26 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None) -> Log:
             f"{where}: no id of column {id_column!r} is an item of {log.name}, e.g. {log.item_ids.tolist()[0]!r}"
         )
     refuse_repeated(ids, id_column, where)
-    title = next((name for name in TITLES if name in frame.columns), None)
-    columns = {name: frame[name].to_list() for name in frame.columns if name != id_column}
-    if title is not None:
-        columns["name"] = columns[title]
+    title = _title(frame, where, id_column, name)
+    columns = {column: frame[column].to_list() for column in frame.columns if column != id_column}
     note = f"items: {known:,} of {log.n_items:,} are in {where}, by column {id_column}"
-    return replace(with_items(log, ids, **columns), notes=(*log.notes, note))
+    if title is None:
+        note += "; none of its columns seems to have their names: item_name (--item-name) says which has"
+    else:
+        columns["name"] = [None if cell is None or not str(cell).strip() else str(cell) for cell in frame[title]]
+        note += f"; shown by column {title}"
+    named = {} if title is None else {"name": title}
+    made = with_items(log, ids, **columns)
+    return replace(made, notes=(*log.notes, note), columns={**log.columns, **named})
+
+
+def _title(frame: pl.DataFrame, where: str, id_column: str, name: str | None) -> str | None:
+    """The column that is shown: the one named, or the first of `TITLES`."""
+    others = [column for column in frame.columns if column != id_column]
+    if name is not None and name not in others:
+        raise InputError(f"item_name={name!r} is not a column of {where} beside {id_column!r}; {suggest(name, others)}")
+    plain = {"".join(c for c in column.lower() if c.isalnum()): column for column in reversed(others)}
+    return name or next((plain[guess] for guess in TITLES.split() if guess in plain), None)
 
 
 def ids_of(frame: pl.DataFrame, where: str, item: str | None) -> tuple[list[str], str]:

@@ -1,6 +1,6 @@
 """Logs by the name of a known data set or from any source, and their statistics beside the paper's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,14 @@ def load(
     later: bool = False,
     drop_nulls: bool = False,
     time_format: str | None = None,
+    item_name: str | None = None,
+    usual: Mapping[str, str] | None = None,
 ) -> Log:
     """A known data set by its name (from `folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
 
-    `items` is a table about the items (see `with_item_table`). The paper's sets keep users with at least 40 events,
-    as it does; `min_user_events` says otherwise. `later` as in `read_log`.
+    `items` is a table about the items (see `with_item_table`), `item_name` its column that is shown. The paper's sets
+    keep users with at least 40 events, as it does; `min_user_events` says otherwise. `later` and
+    `usual` as in `read_log`.
     """
     known = KNOWN.get(source) if isinstance(source, str) else None
     if known is not None:
@@ -62,9 +65,12 @@ def load(
             later=later,
             drop_nulls=drop_nulls,
             time_format=time_format,
+            usual=usual,
         )
     if items is not None:
-        log = with_item_table(log, items, item=item)
+        log = with_item_table(log, items, item=item, name=item_name)
+    elif item_name is not None:
+        raise InputError(f"item_name={item_name!r} is a column of a table of items: give items= too")
     least = min_user_events or (known.min_user_events if known else 1)
     return log.with_min_user_events(least) if least > 1 else log
 

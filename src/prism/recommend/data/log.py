@@ -1,8 +1,8 @@
 """An interaction log as a value: who took what, when; one row per user, each row in order of time."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class Log:
     name: str = "log"
     notes: tuple[str, ...] = ()
     """What the reader decided by itself, e.g. the unit of time: print it."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """What the source calls user, item and time, and the name of an item: later events are likely to do so too."""
 
     @property
     def n_users(self) -> int:

@@ -1,6 +1,6 @@
 """From files or data frames of (user, item, time) to a `Log`: ids coded, events in order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ def read_log(
     later: bool = False,
     drop_nulls: bool = False,
     time_format: str | None = None,
+    item_name: str | None = None,
+    usual: Mapping[str, str] | None = None,
 ) -> Log:
     """Reads events from CSV, TSV, Parquet or JSON (a file, folder, pattern, list; packed or not) or a data frame.
 
@@ -45,28 +47,31 @@ def read_log(
     events of equal time keep the order of the source. Ids are numbers or text, as the source has them; in a text file
     7 is a number, and 007 or A7 is text. `items` is a table about the items, a file or a data frame (see
     `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
-    events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M.
+    events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M. `item_name` is
+    the column of `items` that is shown. `usual` is a log's `columns`: those names are tried before common ones.
     """
-    events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time})
+    events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time}, usual)
     options: dict[str, Any] = {"later": later, "drop_nulls": drop_nulls, "time_format": time_format}
     log = build_log(events, columns, where, typed=typed, **options)
-    return log if items is None else with_item_table(log, items, item=item)
+    return log if items is None else with_item_table(log, items, item=item, name=item_name)
 
 
-def _read(source: Any, wanted: dict[str, str | None]) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
+def _read(
+    source: Any, wanted: dict[str, str | None], usual: Mapping[str, str] | None
+) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
     """(events, their columns in the source, its name, whether it has types)."""
     where = "the data frame"
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         lazy = source.lazy()
-        columns = choose_columns(wanted, lazy.collect_schema().names(), where)
+        columns = choose_columns(wanted, lazy.collect_schema().names(), where, usual)
         return collect(lazy.select(**by_role(columns)), where), columns, where, True
     if type(source).__module__.partition(".")[0] == "pandas":
-        columns = choose_columns(wanted, [str(name) for name in source.columns], where)
+        columns = choose_columns(wanted, [str(name) for name in source.columns], where, usual)
         frame = from_pandas(source, list(dict.fromkeys(columns.values())))
         return frame.select(**by_role(columns)), columns, where, True
-    if not isinstance(source, str | Path | Iterable):
+    if not isinstance(source, str | Path | Iterable) or isinstance(source, Mapping):
         raise InputError(f"source must be a path, paths or a data frame, got {type(source).__name__}")
-    return _read_files(files_of(source), wanted)
+    return _read_files(files_of(source), wanted, usual)
 
 
 def build_log(
@@ -108,6 +113,7 @@ def build_log(
         user_ids=user_ids,
         item_ids=item_ids,
         name=name or where,
+        columns=columns,
         notes=(
             "columns: " + ", ".join(f"{role} = {column}" for role, column in columns.items()),
             *notes,
@@ -117,13 +123,15 @@ def build_log(
     )
 
 
-def _read_files(files: Sequence[Path], wanted: dict[str, str | None]) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
+def _read_files(
+    files: Sequence[Path], wanted: dict[str, str | None], usual: Mapping[str, str] | None
+) -> tuple[pl.DataFrame, dict[str, str], str, bool]:
     where = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     parts, typed = [], False
     for file in files:
         frame, has_types = scan(file)
         typed |= has_types
-        columns = choose_columns(wanted, frame.collect_schema().names(), str(file))
+        columns = choose_columns(wanted, frame.collect_schema().names(), str(file), usual)
         parts.append(frame.select(**by_role(columns)))
     for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
         if len({part.collect_schema()[role] for part in parts}) > 1:
@@ -136,8 +144,10 @@ def by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
     return {role: pl.col(column) for role, column in columns.items()}
 
 
-def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) -> dict[str, str]:
-    """The column of each role: the one named, or the first common name."""
+def choose_columns(
+    wanted: dict[str, str | None], names: list[str], where: str, usual: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The column of each role: the one named, the usual one, or the first common name."""
     listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     plain: dict[str, str] = {}
     for name in names:
@@ -149,6 +159,7 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
     for role, column in wanted.items():
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
+        column = column or next((name for name in [(usual or {}).get(role)] if name in names), None)
         found = column or next((plain[guess] for guess in GUESSES[role].split() if guess in plain), None)
         if found is None:
             missing.append(role)
@@ -157,10 +168,12 @@ def choose_columns(wanted: dict[str, str | None], names: list[str], where: str) 
     if missing:
         if bare:
             listed = f"no header line; its columns are 1 to {len(names)}"
-        options = ", ".join(f"{role}=" for role in missing)
+        options = "with " + ", ".join(f"{role}=" for role in missing)
+        if usual is not None:  # a command that reads later events has no options for it
+            options = "as in the first log: " + ", ".join(usual.get(role, role) for role in missing)
         what = f"{', '.join(missing)} column{'s' * (len(missing) > 1)}"
         raise InputError(
-            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} with {options}"
+            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} {options}"
         )
     if len(set(chosen.values())) < 3:
         raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")

@@ -1,6 +1,7 @@
 """Two logs as one: events that came later join those that a model was made from, and known codes stay as they are."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,17 +53,22 @@ def merge(log: Log, later: Log) -> Merged:
         item_features=_features(log, later, items, len(item_ids)),
         name=log.name,
         notes=later.notes,
+        columns={**later.columns, **log.columns},
     )
     return Merged(log=merged, new=kept["new"].to_numpy(), known=events.height - kept.height)
 
 
-def items_alone(source: Any, *, item: str | None = None) -> Log:
-    """A table about items as a log without events: merged with another log, it adds the items that only it knows."""
+def items_alone(source: Any, *, item: str | None = None, usual: Mapping[str, str] | None = None) -> Log:
+    """A table about items as a log without events: merged with another log, it adds the items that only it knows.
+
+    `usual` is the other log's `columns`.
+    """
     frame, where = item_table(source)
-    ids, column = ids_of(frame, where, item)
+    ids, column = ids_of(frame, where, item or (usual or {}).get("item"))
+    name = next((name for name in [(usual or {}).get("name")] if name in frame.columns), None)
     refuse_repeated(ids, column, where)
     typed = frame[column].to_numpy() if frame[column].dtype.is_integer() else np.array(ids, dtype=object)
-    return with_item_table(without_events(typed, where), frame, item=column)
+    return with_item_table(without_events(typed, where), frame, item=column, name=name)
 
 
 def _codes(ids: Ids, more: Ids, found: Codes) -> tuple[Ints, Ids]:
@@ -91,11 +97,11 @@ def _names(log: Log, later: Log, codes: Ints, count: int) -> NDArray[Any] | None
     if log.item_names is None and later.item_names is None:
         return None
     names = np.full(count, None, dtype=object)
-    if later.item_names is not None:
-        names[codes] = later.item_names
     if log.item_names is not None:
-        own = log.item_names != None  # noqa: E711
-        names[: log.n_items][own] = log.item_names[own]
+        names[: log.n_items] = log.item_names
+    if later.item_names is not None:  # what it says of an item that the first knows replaces that, as features do
+        said = later.item_names != None  # noqa: E711
+        names[codes[said]] = later.item_names[said]
     return names
 
 

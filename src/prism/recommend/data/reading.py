@@ -22,6 +22,8 @@ class Reading:
     items: Path | None = None
     """A table about the items, for `--features` and names: one row per item, its id in the column named as in the log
     or in the first."""
+    item_name: str | None = None
+    """Column of that table to show beside an item's id; default: guessed (name, title, description, …)."""
     drop_nulls: bool = False
     """Leave out events without a user, item or time."""
     time_format: str | None = None

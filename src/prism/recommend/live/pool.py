@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prism.config import at_least
+from prism.config import at_least, several
 from prism.errors import InputError
 from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
@@ -88,6 +88,8 @@ class SessionPool:
         Someone who is not here yet begins without events. Times are as in `Session.update`; without one an event
         happens when the last one did.
         """
+        several("users", users)
+        several("items", items)
         given = [None] * len(users) if times is None else times
         when = [None if time is None else seconds(time) for time in given]
         if not len(users) == len(items) == len(when):
@@ -130,6 +132,7 @@ class SessionPool:
         at: Moment | None = None,
     ) -> list[list[Recommendation]]:
         """The k best items of each user, best first; see `Recommender.recommend`. Users who are not here are new."""
+        several("users", users)
         mask = permitted(self._of.log, self._items, allow, deny)
         scores, codes = self.best(users, k, mask, exclude_seen, None if at is None else seconds(at))
         return [as_list(self._of.log, row, items) for row, items in zip(scores, codes, strict=True)]

@@ -13,7 +13,7 @@ from prism.recommend.model.experts.user_state import UserState, state_after
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
-VERSION = "2"
+VERSION = "3"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

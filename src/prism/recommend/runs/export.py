@@ -6,7 +6,7 @@ was made from in numbers.
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,12 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.experts import experts_from
 from prism.recommend.runs import storage
+from prism.recommend.runs.storage import ABOUT
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
-FORMAT, VERSION, ABOUT, WEIGHTS, VALUES = "prism-model", 3, "model.json", "model.safetensors", "values.safetensors"
+FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 3, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
 
 
@@ -75,6 +76,7 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
             "users": int((recommender.split.train.lengths > 0).sum()),
             "events": recommender.split.train.n_events,
             "latest": int(recommender.split.train.times.max(initial=0)),
+            "columns": dict(log.columns),
         },
     }
     if model.features is not None:
@@ -131,7 +133,7 @@ def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
     values = None
     if "values" in about:
         values = ItemValues(names=tuple(about["values"]), **load_arrays(folder / VALUES))
-    log = storage.read_items(folder, folder.name)
+    log = replace(storage.read_items(folder, folder.name), columns=about["made_from"].get("columns", {}))
     if log.n_items != about["items"]:
         raise InputError(f"{folder} lists {log.n_items} items for a model of {about['items']}; export the run again")
     nothing = no_queries(log.n_items, remove_seen=bool(about["excludes_seen"]))

@@ -24,6 +24,8 @@ from prism.train.settings import read_settings, refuse_others
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
 SPLIT, STREAMED = "split.json", "prepared.json"
+# What tells an exported model from a run.
+ABOUT = "model.json"
 FORMATS: dict[str, Callable[[pl.DataFrame, io.BytesIO], None]] = {
     ".parquet": pl.DataFrame.write_parquet,
     ".csv": pl.DataFrame.write_csv,
@@ -37,7 +39,8 @@ def write_split(folder: Path, split: Split) -> None:
     uses = {name: np.zeros(log.n_events, dtype=bool) for name in ("valid", "test")}
     for name, mask in uses.items():
         mask[getattr(split, name).positions] = True
-    facts = {"protocol": split.protocol} | {name: getattr(split, name).facts() for name in uses}
+    facts: dict[str, Any] = {"protocol": split.protocol, "columns": dict(log.columns)}
+    facts |= {name: getattr(split, name).facts() for name in uses}
     columns = _columns("user", log.user_ids[log.users]) | {"code": log.items, "time": log.times}
     write_items(folder, log)
     write_frame(folder / EVENTS, pl.DataFrame(columns | {"train": split.training_events()} | uses))
@@ -62,6 +65,7 @@ def read_split(folder: Path, name: str, protocol: str) -> Split:
         warnings.warn(Note(message), stacklevel=3)
         return divide(log, protocol)
     facts, queries = read_settings(folder / SPLIT, "fit it again"), {}
+    log = replace(log, columns=facts.get("columns", {}))
     try:
         for part in ("valid", "test"):
             positions = np.flatnonzero(events[part].to_numpy())
@@ -133,6 +137,8 @@ def write_config(folder: Path, config: FitConfig) -> None:
 def read_config(folder: Path) -> FitConfig:
     """The config of a run; a folder that is none gets a clear line."""
     path = folder / CONFIG
+    if (folder / ABOUT).is_file():
+        raise InputError(f"{folder} is an exported model: give the run that it was made from")
     if not path.is_file():
         raise InputError(f"{folder} is not a run: it has no {CONFIG}; `prism fit DATA --out {folder}` makes one")
     try:

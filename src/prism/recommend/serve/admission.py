@@ -51,7 +51,7 @@ class Admission:
             else:
                 path, status = "other", await self._pass_on(scope, receive, send)
                 # never the path itself: it has users' ids
-                path = getattr(scope.get("route"), "path", "other")
+                path = getattr(scope.get("route"), "path_format", "other")
         except Gone:
             pass
         except Exception as error:

@@ -17,18 +17,23 @@ from prism.recommend.serve import schema
 from prism.recommend.serve.admission import Admission
 from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.endpoints import Endpoints
-from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
+from prism.recommend.serve.problems import MEDIA, Refused, problem, said, status_of
 from prism.recommend.serve.requests import Busy
 from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import StoreError
 
+ABOUT = """Live recommendations: events in, the items most likely to come next out.
+
+Where the service has keys, every request needs one, in the header `X-API-Key`; a key's users, events and unavailable
+items are its tenant's alone. An event is answered when it is on the disk; one with an `id` counts once, however often
+it is sent. Times are whole seconds since 1970. Errors are `application/problem+json`."""
 STATIC = Path(__file__).parent / "static"
-ERRORS = (400, 401, 404, 408, 413, 421, 422, 429, 503, 504)
+ERRORS = (400, 401, 403, 404, 408, 413, 421, 422, 429, 503, 504)
 
 
 def create_app(service: Service, origins: tuple[str, ...] = ()) -> Any:
     """The application with all its endpoints; pages of `origins` may use it from a browser (none: CORS is off)."""
-    app = FastAPI(title="prism", version="1", description=__doc__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="prism", version="1", description=ABOUT, docs_url=None, redoc_url=None)
     answers = Answers(service)
     _routes(app, Endpoints(service, answers), service)
     _handlers(app)
@@ -62,6 +67,12 @@ def _routes(app: FastAPI, ends: Endpoints, service: Service) -> None:
             raise Refused(401, "the header X-API-Key has no key of this service")
         return found
 
+    def operator(x_api_key: Annotated[str | None, Header(max_length=200)] = None) -> str:
+        found = tenant(x_api_key)
+        if not service.keys.operates(x_api_key):
+            raise Refused(403, "the model is all tenants': only a key of `prism serve-key FILE --operator` changes it")
+        return found
+
     errors = {code: {"model": schema.Problem, "content": {MEDIA: {}}} for code in ERRORS}
     routes: list[tuple[str, str, Callable[..., Any]]] = [
         ("POST", "/events", ends.events),
@@ -69,18 +80,21 @@ def _routes(app: FastAPI, ends: Endpoints, service: Service) -> None:
         ("GET", "/recommendations", ends.recommendation),
         ("GET", "/similar", ends.similar),
         ("GET", "/because", ends.because),
-        ("GET", "/users/{user}", ends.user),
-        ("DELETE", "/users/{user}", ends.forget),
+        ("GET", "/users/{user:path}", ends.user),
+        ("DELETE", "/users/{user:path}", ends.forget),
         ("GET", "/items", ends.items),
         ("PUT", "/items", ends.set_items),
         ("GET", "/model", ends.model),
         ("POST", "/model", ends.swap),
     ]
     for method, path, endpoint in routes:
-        app.add_api_route(path, with_tenant(endpoint, tenant), methods=[method], responses=errors)  # type: ignore[arg-type]
+        made = with_tenant(endpoint, operator if endpoint == ends.swap else tenant)
+        app.add_api_route(path, made, methods=[method], responses=errors)  # type: ignore[arg-type]
     for path, endpoint in (("/health", ends.health), ("/metrics", ends.metrics)):
         app.add_api_route(path, endpoint, methods=["GET"])
     app.add_api_route("/ready", ends.ready, methods=["GET"], responses={503: errors[503]}, response_model=None)  # type: ignore[dict-item]
+    for path, endpoint in (("/health", ends.health), ("/ready", ends.ready)):  # as load balancers ask
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
 
 
 def with_tenant(endpoint: Callable[..., Any], tenant: Callable[..., str]) -> Callable[..., Any]:
@@ -105,8 +119,7 @@ def with_tenant(endpoint: Callable[..., Any], tenant: Callable[..., str]) -> Cal
 def _handlers(app: FastAPI) -> None:
     async def wrong(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        return _problem(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+        return _problem(422, said(error.errors()[0]))
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -75,6 +75,14 @@ def serve(
         browse: Open the page in a browser as soon as the service answers.
     """
     at_least("shards", shards, 1)
+    at_least("snapshot_every", snapshot_every, 1)
+    at_least("max_body", max_body, 1)
+    at_least("max_rate", max_rate, 0)
+    if not timeout > 0:
+        raise InputError(f"timeout must be above 0, got {timeout}")
+    last = port if shards == 1 else port + shards  # each shard has one of its own
+    if not (0 < port and last < 65536):
+        raise InputError(f"port must be from 1 to 65535, each shard's own included, got {port}")
     if shard is not None and not 0 <= shard < shards:
         raise InputError(f"shard must be from 0 to {shards - 1}, got {shard}")
     if peers and len(peers) != shards:
@@ -124,13 +132,14 @@ def _own(host: str) -> bool:
         return False
 
 
-def serve_key(file: Positional[Path], tenant: str = "default") -> None:
+def serve_key(file: Positional[Path], tenant: str = "default", operator: bool = False) -> None:
     """Makes an API key for a tenant and prints it once; the file keeps only its hash.
 
     Args:
         file: File of keys for `prism serve --keys`; made if there is none.
         tenant: Whose key it is: two tenants never see each other's users.
+        operator: The key may change the model, which where a file has several tenants no other may.
     """
     from prism.recommend.serve.keys import add_key
 
-    print(add_key(file, tenant))
+    print(add_key(file, tenant, operator))

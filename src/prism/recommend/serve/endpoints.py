@@ -44,7 +44,8 @@ class Endpoints:
 
     async def similar(self, tenant: str, item: schema.Id, k: schema.Count = 10) -> schema.SimilarOut:
         """The items nearest to one: taken near it by many users, or with a like row in the model's table."""
-        found = self.engine.recommender.similar(item, k=k)
+        gone = await self.answers.call(lambda: self.engine.store.unavailable(tenant))
+        found = await asyncio.to_thread(self.engine.recommender.similar, item, k=k, deny=gone)
         items = [schema.ItemOut(item=one.item, score=one.score, name=one.name) for one in found]
         return schema.SimilarOut(item=item, items=items)
 
@@ -77,14 +78,7 @@ class Endpoints:
     async def items(self, tenant: str, search: str = "", limit: schema.Count = 20) -> list[schema.Json]:
         """Items whose name or id contains a text, and whether they may be recommended."""
         gone = set(await self.answers.call(lambda: self.engine.store.unavailable(tenant)))
-        items, wanted, found = self.engine.recommender.log, search.lower(), []
-        for code in range(self.engine.recommender.model.items):
-            label, id_ = items.item_label(code), items.item_ids[code]
-            if wanted in label.lower() or wanted in str(id_).lower():
-                found.append({"item": str(id_), "name": label, "available": str(id_) not in gone})
-                if len(found) == limit:
-                    break
-        return found
+        return await asyncio.to_thread(_search, self.engine.recommender, search.lower(), limit, gone)
 
     async def set_items(self, body: schema.ItemsIn, tenant: str) -> list[schema.Json]:
         """Says which items may be recommended from now on."""
@@ -101,7 +95,8 @@ class Endpoints:
             "items": made.model.items,
             "mixer": made.config.mixer,
             "baseline": None if made.baseline is None else made.baseline.name,
-            "probabilities": made.experts is not None,  # whether scores are logarithms of them
+            # whether scores are logarithms of them: what a focus has trained ranks well, and is too sure
+            "probabilities": made.experts is not None and not made.config.objective.focus,
             "since": engine.since,
             "users_in_memory": len(engine.pool),
             # numbers of 4 bytes; or an item and a time of 8 each, of every event that counts
@@ -136,6 +131,17 @@ class Endpoints:
     async def metrics(self) -> Response:
         """For Prometheus."""
         return Response(self.service.measures.text(self.engine), media_type="text/plain; version=0.0.4")
+
+
+def _search(model: Recommender, wanted: str, limit: int, gone: set[str]) -> list[schema.Json]:
+    items, found = model.log, []
+    for code in range(model.model.items):
+        label, id_ = items.item_label(code), str(items.item_ids[code])
+        if wanted in label.lower() or wanted in id_.lower():
+            found.append({"item": id_, "name": label, "available": id_ not in gone})
+            if len(found) == limit:
+                break
+    return found
 
 
 def _json(content: str) -> Any:

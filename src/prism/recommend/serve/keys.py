@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from prism.errors import InputError
 from prism.files import write_whole
@@ -18,6 +19,8 @@ class Keys:
     """Hashes by tenant; none at all: everyone is the one tenant `default`."""
 
     hashes: tuple[tuple[str, str], ...] = ()
+    operators: frozenset[str] = frozenset()
+    """Hashes of keys that may change what all tenants share."""
 
     def tenant(self, key: str | None) -> str | None:
         """Whose key this is; None: nobody's."""
@@ -29,23 +32,39 @@ class Keys:
                 found = tenant
         return found
 
+    def operates(self, key: str | None) -> bool:
+        """Whether the model may be changed with this key: a single tenant's may, of several an operator's."""
+        if len({tenant for tenant, _ in self.hashes}) < 2:
+            return self.tenant(key) is not None
+        given = sha256((key or "").encode()).hexdigest()
+        return sum(hmac.compare_digest(given, one) for one in self.operators) > 0  # all of them, as above
+
 
 def read_keys(path: Path) -> Keys:
     """What `add_key` wrote."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return Keys(tuple((str(row["tenant"]), str(row["sha256"])) for row in rows))
+        rows = _rows(path)
+        operators = frozenset(str(row["sha256"]) for row in rows if row.get("operator"))
+        return Keys(tuple((str(row["tenant"]), str(row["sha256"])) for row in rows), operators)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no keys ({error}): `prism serve-key {path} --tenant NAME` makes one") from None
 
 
-def add_key(path: Path, tenant: str) -> str:
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+def add_key(path: Path, tenant: str, operator: bool = False) -> str:
     """Makes a key for a tenant, keeps its hash in the file, and gives it: it is never seen again."""
     if not tenant or len(tenant) > 100:
         raise InputError(f"tenant must be a name of 1 to 100 characters, got {tenant!r}")
-    rows = [{"tenant": t, "sha256": h} for t, h in read_keys(path).hashes] if path.exists() else []
+    if path.exists():
+        read_keys(path)  # what is no file of keys is refused
+    rows = _rows(path) if path.exists() else []
     key = secrets.token_urlsafe(32)
-    rows.append({"tenant": tenant, "sha256": sha256(key.encode()).hexdigest()})
+    made = {"tenant": tenant, "sha256": sha256(key.encode()).hexdigest()}
+    rows.append(made | ({"operator": True} if operator else {}))
     write_whole(path, json.dumps(rows, indent=1).encode())
     path.chmod(0o600)
     return key

@@ -1,6 +1,7 @@
 """Errors as application/problem+json (RFC 9457): what went wrong, in one place for every way a request can take."""
 
 from http import HTTPStatus
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,8 +28,14 @@ def problem(status: int, detail: str) -> bytes:
 
 def invalid(where: str, error: ValidationError) -> Refused:
     """The first thing that a request's body or query has wrong."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return Refused(422, f"{'.'.join(str(part) for part in (where, *first['loc']))}: {first['msg']}")
+    return Refused(422, said(error.errors(include_url=False, include_input=False, include_context=False)[0], where))
+
+
+def said(first: Any, *where: str) -> str:
+    """One of pydantic's errors as a line."""
+    path = [*where, *map(str, first["loc"])]
+    hint = "; a time is in whole seconds since 1970" if path[-1] in ("time", "at") else ""
+    return f"{'.'.join(path)}: {first['msg']}{hint}"
 
 
 def status_of(error: Exception) -> tuple[int, str] | None:

@@ -10,15 +10,18 @@ from pathlib import Path
 import torch
 import uvicorn
 
+from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import is_model
+from prism.recommend.runs.storage import CONFIG
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.command import Options
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys, read_keys
 from prism.recommend.serve.peers import Peers
 from prism.recommend.serve.protocol import Protocol
+from prism.recommend.serve.requests import MOST_EVENTS
 from prism.recommend.serve.service import Limits, Service
 from prism.recommend.serve.stores.base import hidden, open_store
 
@@ -29,11 +32,13 @@ SWITCH_SECONDS = 0.0005
 def run(options: Options) -> None:
     """Serves until it is stopped; then finishes the requests that wait."""
     if not is_model(options.model):
-        raise InputError(
-            f"{options.model} is not an exported model: `prism export RUN {options.model}` makes one of a run"
-        )
+        given, run = options.model, (options.model / CONFIG).is_file()
+        how = f"`prism export {given} MODEL` makes one" if run else f"`prism export RUN {given}` makes one of a run"
+        raise InputError(f"{given} is not an exported model: {how}")
+    at_least("users_in_memory", options.users_in_memory, 2 * MOST_EVENTS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn, when it is done, lets it go on to whom it found
     keys = Keys() if options.keys is None else read_keys(options.keys)
+    sockets = bound(options)
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)  # a process per core (--shards); one user's step is too small to divide
     recommender = Recommender.load(options.model, device="cpu")
@@ -52,7 +57,8 @@ def run(options: Options) -> None:
             shards=options.shards,
             peers=None if options.shards == 1 else Peers(shard_addresses(options), options.shard),
         )
-        sockets = listening(options)
+        for one in sockets:
+            one.listen(1024)
         print(
             f"prism: http://{options.host}:{options.port}  model {recommender.key}, events in {hidden(address)}",
             flush=True,
@@ -93,8 +99,11 @@ def shard_addresses(options: Options) -> list[tuple[str, int]]:
     return found
 
 
-def listening(options: Options) -> list[socket.socket]:
-    """The common port, which all shards of a machine share, and one of this shard's own."""
+def bound(options: Options) -> list[socket.socket]:
+    """The common port, which all shards of a machine share, and one of this shard's own.
+
+    Before anything else is opened or made: a start that cannot be leaves nothing behind.
+    """
     wanted = [(options.host, options.port)]
     if options.shards > 1 and not options.peers:
         wanted.append(shard_addresses(options)[options.shard])
@@ -107,8 +116,8 @@ def listening(options: Options) -> list[socket.socket]:
         try:
             one.bind((host, port))
         except OSError as error:
-            raise InputError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-        one.listen(1024)
+            one.close()
+            raise InputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         one.set_inheritable(True)
         made.append(one)
     return made

@@ -8,7 +8,7 @@ import asyncio
 import json
 import uuid
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, quote
 
 from prism.recommend.partition import partition
 from prism.recommend.serve import schema
@@ -84,7 +84,7 @@ class Router:
         shard = self.shard_of(user)
         if shard == self.peers.own:
             return None
-        target = quote(unquote(path), safe="/") + (f"?{query}" if query else "")
+        target = quote(path, safe="/") + (f"?{query}" if query else "")
         async with asyncio.timeout(self.answers.service.limits.seconds):
             return await self.peers.ask(shard, scope["method"], target, key=key)
 

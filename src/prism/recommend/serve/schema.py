@@ -16,7 +16,8 @@ Filter = list[Id] | dict[str, str | list[str]]
 class Strict(BaseModel):
     """A misspelt field is refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    # an id that is a number in the log is one in an answer too, and may be sent back as it came
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
 class EventIn(Strict):

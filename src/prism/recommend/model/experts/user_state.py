@@ -15,6 +15,8 @@ from prism.ops.cpu.compiling import loop
 RECENT = 20
 # Distinct items whose counts and times are remembered: where there are more, the one taken longest ago makes room.
 MOST = 512
+# Slots by which a state grows. Not a share of what it has: many users of one age would then grow by much at one time.
+STEP = 16
 EVENTS, DISTINCT, LAST_TIME, LAST_SLOT, VISIT = range(5)
 # Seconds without an event after which a visit is over.
 VISIT_GAP = 1800
@@ -33,11 +35,11 @@ class UserState(NamedTuple):
     """[slots]: item codes."""
     counts: NDArray[np.int32]
     """[slots]: how often it was taken, since it has its slot."""
-    places: NDArray[np.int64]
+    places: NDArray[np.int32]
     """[slots]: events before the latest time it was taken."""
     times: NDArray[np.int64]
     """[slots]: when that was."""
-    rhythm: NDArray[np.float64]
+    rhythm: NDArray[np.float32]
     """[slots, 4]: Σ cos, Σ sin of the time of day, and of the time of the week."""
     after: NDArray[np.int32]
     """[slots]: the item that followed it last time; -1: nothing yet."""
@@ -64,16 +66,16 @@ class UserState(NamedTuple):
         return self.seen[: self.facts[DISTINCT]]
 
 
-def empty_state(room: int = 16) -> UserState:
+def empty_state(room: int = STEP) -> UserState:
     """A user without events, with room for so many distinct items."""
     slots = min(room, MOST)
     return UserState(
         seen=np.zeros(room, dtype=np.int32),
         items=np.zeros(slots, dtype=np.int32),
         counts=np.zeros(slots, dtype=np.int32),
-        places=np.zeros(slots, dtype=np.int64),
+        places=np.zeros(slots, dtype=np.int32),
         times=np.zeros(slots, dtype=np.int64),
-        rhythm=np.zeros((slots, 4)),
+        rhythm=np.zeros((slots, 4), dtype=np.float32),
         after=np.zeros(slots, dtype=np.int32),
         recent=np.full(RECENT, -1, dtype=np.int32),
         facts=np.array([0, 0, 0, -1, 0]),
@@ -92,18 +94,17 @@ def updated(state: UserState, item: int, when: int) -> UserState:
 
 def state_after(items: NDArray[Any], times: NDArray[np.int64]) -> UserState:
     """After a whole history."""
-    state = empty_state(max(16, len(np.unique(items))))
+    state = empty_state(max(STEP, len(np.unique(items))))
     _take_all(state, items.astype(np.int32), times)
     return state
 
 
 def _with_room(state: UserState) -> UserState:
-    """With room for one more distinct item; where there is none, for a quarter more: little is held in vain."""
+    """With room for one more distinct item; where there is none, for a few more: little is held in vain."""
     n = state.distinct
-    room = n + max(16, n // 4)
-    grown = {name: min(room, MOST) for name in PER_SLOT} if n == len(state.items) < MOST else {}
+    grown = {name: min(n + STEP, MOST) for name in PER_SLOT} if n == len(state.items) < MOST else {}
     if n == len(state.seen):
-        grown["seen"] = room
+        grown["seen"] = n + max(STEP, n // 16)
     return state._replace(**{name: _grown(getattr(state, name), size) for name, size in grown.items()})
 
 

@@ -5,6 +5,7 @@ const names = new Map();
 let user = null;
 let ranks = new Map(); // where each recommendation of this customer stood before
 let probabilities = false; // whether scores are logarithms of them
+let catalogue = 0; // items of the model
 
 async function ask(method, path, body) {
   const headers = { "Content-Type": "application/json" };
@@ -25,7 +26,7 @@ async function attempt(work) {
     await work();
   } catch (error) {
     say(error instanceof TypeError ? "The service cannot be reached: is it still running?" : error.message, true);
-    if (error.status === 401) { $("access").open = true; $("key").focus(); }
+    if (error.status === 401) { $("access").hidden = false; $("access").open = true; $("key").focus(); }
   }
 }
 
@@ -51,9 +52,9 @@ function moved(item, rank) {
 }
 
 function entry(item, extra, share, change) {
-  const take = element("button", { type: "button", className: "take" }, label(item), element("small", {}, extra));
+  const take = element("button", { type: "button", className: "take" }, element("span", {}, label(item)), element("small", {}, extra));
   if (change) {
-    const mark = element("span", { className: "moved" }, change[0]);
+    const mark = element("span", { className: change[0].startsWith("▼") ? "moved down" : "moved" }, change[0]);
     mark.setAttribute("aria-hidden", "true");
     take.append(mark, element("span", { className: "aloud" }, `, ${change[1]}`));
   }
@@ -62,21 +63,30 @@ function entry(item, extra, share, change) {
   return element("li", {}, take);
 }
 
+// without a minus before zero, with a true one elsewhere
+function signed(number, plus) {
+  const text = Math.abs(number).toFixed(2);
+  return Number(text) === 0 ? text : (number < 0 ? "−" : plus) + text;
+}
+
 function percent(score) {
   const share = 100 * Math.exp(score);
   return share >= 0.1 ? `${share.toFixed(1)} %` : "below 0.1 %";
 }
 
 function showRecommended(items) {
+  const held = [...$("recommended").querySelectorAll(".take")].indexOf(document.activeElement);
   const best = items[0]?.score ?? 0, last = items.at(-1)?.score ?? 0;
   $("recommended").replaceChildren(...items.map((one, rank) => {
     keep(one.item, one.name);
     const share = probabilities ? Math.exp(one.score - best) : best > last ? (one.score - last) / (best - last) : 0.5;
-    const told = probabilities ? percent(one.score) : `score ${one.score.toFixed(2)}`;
-    const row = entry(one.item, `${one.item} · ${told}`, Math.round(5 + 85 * share), moved(one.item, rank));
+    const told = probabilities ? percent(one.score) : `score ${signed(one.score, "")}`;
+    const row = entry(one.item, `${one.item} · ${told}`, Math.round(3 + 97 * share), moved(one.item, rank));
     row.append(whyButton(one.item, row));
     return row;
   }));
+  // who pressed one of them goes on at the same place: the button itself is gone
+  if (held >= 0) ($("recommended").querySelectorAll(".take")[held] ?? $("search")).focus();
   ranks = new Map(items.map((one, rank) => [String(one.item), rank]));
 }
 
@@ -102,13 +112,15 @@ async function reasons(item) {
     made.append("No history yet: this is what most people start with.");
     return made;
   }
-  const rows = found.map((one) => {
+  const telling = found.filter((one, n) => n === 0 || Math.abs(one.effect) >= 0.005);
+  const rows = telling.map((one) => {
     keep(one.item, one.name);
-    const age = element("small", {}, one.age ? ` ${events(one.age)} ago` : " the latest");
-    return element("tr", {}, element("td", {}, label(one.item), age), element("td", {}, (one.effect < 0 ? "−" : "+") + Math.abs(one.effect).toFixed(2)));
+    const age = element("small", {}, one.age ? `${events(one.age)} ago` : "the latest");
+    return element("tr", {}, element("td", {}, label(one.item), age), element("td", {}, signed(one.effect, "+")));
   });
-  const heads = ["Because of", "score with it − without"].map((text) => element("th", { scope: "col" }, text));
+  const heads = ["Because of", "adds to its score"].map((text) => element("th", { scope: "col" }, text));
   made.append(element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+  if (telling.length < found.length) made.append(element("p", {}, "Other events change nothing."));
   say(`${label(item)}: mostly because of ${label(found[0].item)}.`);
   return made;
 }
@@ -127,7 +139,8 @@ async function taken(item) {
 function showHistory(found) {
   const rows = found.history.map((one) => {
     keep(one.item, one.name);
-    return element("li", {}, label(one.item), element("small", {}, ` ${new Date(1000 * one.time).toLocaleDateString()}`));
+    const when = new Date(1000 * one.time).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    return element("li", {}, label(one.item), element("small", {}, when));
   });
   const list = $("history");
   list.replaceChildren(...rows.reverse());
@@ -151,13 +164,16 @@ async function history() {
   }
 }
 
-async function open(name) {
+const someone = () => `visitor-${Math.random().toString(36).slice(2, 8)}`;
+
+async function open(name, fresh = false) {
   user = name;
   ranks = new Map();
   $("user").value = user;
   const answer = await ask("GET", `recommendations?user=${encodeURIComponent(user)}`);
   showRecommended(answer.recommendations[0].items);
-  await history();
+  if (fresh) showHistory({ events: 0, history: [], state_bytes: 0 });
+  else await history();
   location.replace(`#${encodeURIComponent(user)}`); // a reload opens the same customer
   if (![...$("opened").options].some((one) => one.value === user)) $("opened").append(element("option", { value: user }));
   say(`${user} is open.`);
@@ -170,8 +186,8 @@ async function search() {
     keep(one.item, one.name);
     return entry(one.item, one.available ? one.item : `${one.item} · not available`);
   }));
-  const count = found.length === limit ? `the first ${limit}` : `${found.length}`;
-  $("found").textContent = found.length ? `${count} shown` : `No product has “${wanted}” in its name or id.`;
+  const count = found.length === limit ? `The first ${limit}` + (wanted ? "" : ` of ${catalogue.toLocaleString()}`) : `${found.length} found`;
+  $("found").textContent = found.length ? count : `No product has “${wanted}” in its name or id.`;
 }
 
 // What is deleted is gone for good: it takes two presses.
@@ -195,6 +211,7 @@ async function forget() {
 let typing;
 $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => attempt(search), 120); });
 $("customer").addEventListener("submit", (event) => { event.preventDefault(); attempt(() => open($("user").value.trim())); });
+$("fresh").addEventListener("click", () => attempt(() => open(someone(), true)));
 $("key").addEventListener("change", () => attempt(begin));
 $("forget").addEventListener("click", () => attempt(forget));
 $("forget").addEventListener("blur", ready);
@@ -202,10 +219,12 @@ $("forget").addEventListener("blur", ready);
 async function begin() {
   const model = await ask("GET", "model");
   probabilities = model.probabilities;
+  catalogue = model.items;
   const what = model.baseline ? `the baseline ${model.baseline}` : model.mixer;
   const size = model.state_bytes < 1024 ? `${model.state_bytes} bytes` : `${(model.state_bytes / 1024).toFixed(0)} kB`;
-  $("model").textContent = `model ${model.name}: ${what}, ${model.items.toLocaleString()} items; its state of a customer is ${size}, however long the history`;
+  $("model").textContent = `model ${model.name} · ${what} · ${model.items.toLocaleString()} items · ${size} per customer, however long the history`;
   await search();
-  await open(decodeURIComponent(location.hash.slice(1)) || `visitor-${Math.random().toString(36).slice(2, 8)}`);
+  const known = decodeURIComponent(location.hash.slice(1));
+  await open(known || someone(), !known);
 }
 attempt(begin);

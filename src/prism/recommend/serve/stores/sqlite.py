@@ -4,6 +4,7 @@ One connection, used by one thread at a time: nothing else writes, and no second
 of several writers. Snapshots of states lie beside the events, with a checksum.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,6 +56,7 @@ class SqliteStore(Store):
         db = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # people's events: the owner's alone
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0)
             db.execute("PRAGMA locking_mode=EXCLUSIVE")  # a second process on this file is refused at once
             db.execute("PRAGMA journal_mode=WAL")

@@ -1,0 +1,152 @@
+"""Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
+# ruff: noqa: E402  (what may be absent is asked for first)
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'prism-sequence[serve]'")
+pytest.importorskip("prometheus_client", reason="the service needs it: pip install 'prism-sequence[serve]'")
+httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
+
+from fastapi.testclient import TestClient
+from support.service import items, models, send, service
+
+from prism.recommend.serve.app import create_app
+from prism.recommend.serve.keys import add_key, read_keys
+from prism.recommend.serve.service import Limits
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
+    made = service(model, tmp_path / "events.db")
+    with TestClient(create_app(made)) as test:
+        yield test
+    made.engine.stop()
+
+
+def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) -> None:
+    keys = {name: add_key(tmp_path / "keys", name) for name in ("a", "b")}
+    assert keys["a"] not in (tmp_path / "keys").read_text()
+    made = service(model, tmp_path / "e.db", keys=read_keys(tmp_path / "keys"))
+    with TestClient(create_app(made)) as test:
+        assert test.get("/model").status_code == test.get("/model", headers={"X-API-Key": "guess"}).status_code == 401
+        head = {name: {"X-API-Key": key} for name, key in keys.items()}
+        body = {"events": [{"user": "u", "item": "3", "id": "e"}]}
+        assert test.post("/events", json=body, headers=head["a"]).json()["events"][0]["new"]
+        assert test.get("/users/u", headers=head["b"]).status_code == 404
+        test.put("/items", json={"items": [{"item": "7", "available": False}]}, headers=head["a"])
+        assert test.post("/events", json=body, headers=head["b"]).json()["events"][0]["new"]
+        assert test.delete("/users/u", headers=head["b"]).json()["removed_events"] == 1
+        assert test.get("/users/u", headers=head["a"]).json()["events"] == 1
+        gone = {
+            name: [i["item"] for i in test.get("/items?limit=50", headers=head[name]).json() if not i["available"]]
+            for name in keys
+        }
+        assert gone == {"a": ["7"], "b": []}
+    made.engine.stop()
+
+
+def test_where_there_are_several_tenants_only_an_operators_key_changes_the_model(model: Path, tmp_path: Path) -> None:
+    one = add_key(tmp_path / "one", "a")
+    assert read_keys(tmp_path / "one").operates(one)  # whose service it is
+    keys = {name: add_key(tmp_path / "keys", name, operator=name == "ops") for name in ("a", "b", "ops")}
+    made = service(model, tmp_path / "e.db", keys=read_keys(tmp_path / "keys"))
+    with TestClient(create_app(made)) as test:
+
+        def swap(key: str) -> Any:
+            return test.post("/model", json={"name": "two"}, headers={"X-API-Key": key})
+
+        assert swap("guess").status_code == 401
+        assert swap(keys["a"]).status_code == 403
+        assert "serve-key" in swap(keys["a"]).json()["detail"]
+        assert test.get("/model", headers={"X-API-Key": keys["b"]}).json()["name"] == "one"
+        assert swap(keys["ops"]).json()["name"] == "two"
+    made.engine.stop()
+
+
+@pytest.mark.parametrize("user", ["a/b", "/", "ü ?#+&", "a//b/"])
+def test_whatever_a_user_is_called_it_can_be_read_and_deleted(client: TestClient, user: str) -> None:
+    send(client, (user, "3", "e", 5))
+    path = f"/users/{quote(user, safe='')}"
+    assert client.get(path).json()["user"] == user
+    assert client.get("/because", params={"user": user, "item": "7"}).json()
+    assert client.delete(path).json() == {"user": user, "removed_events": 1}
+    assert client.get(path).status_code == 404
+    assert 'path="/users/{user}",status="404"' in client.get("/metrics").text  # never the id
+
+
+def test_ids_that_are_numbers_can_be_sent_back_as_they_came(client: TestClient) -> None:
+    found = items(client.post("/recommendations", json={"users": [7]}).json())
+    assert isinstance(found[0], int)
+    send(client, (7, found[0], 12))
+    assert client.get("/users/7").json()["history"][0]["item"] == str(found[0])
+    assert client.post("/events", json={"events": [{"user": True, "item": 3}]}).status_code == 422
+
+
+def test_a_load_balancer_may_ask_for_the_head_alone(client: TestClient) -> None:
+    for path in ("/health", "/ready"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_the_store_is_its_owners_alone(client: TestClient, tmp_path: Path) -> None:
+    send(client, ("u", "3"))
+    kept = list(tmp_path.glob("events.db*"))
+    assert kept
+    assert {one.stat().st_mode & 0o77 for one in kept} == {0}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/events", {"events": []}, 422),
+        ("POST", "/events", {"events": [{"user": "u"}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": "3", "tme": 4}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": "3", "time": -4}]}, 422),
+        ("POST", "/events", {"events": [{"user": "a\x00b", "item": "3"}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": ["3"]}]}, 422),
+        ("POST", "/events", {"events": [{"user": "u", "item": "3", "time": 1724000000000}]}, 422),
+        ("GET", "/users/", None, 422),
+        ("POST", "/recommendations", {"users": ["u"], "k": 0}, 422),
+        ("POST", "/recommendations", {"users": ["u"], "allow": ["nothing known"]}, 422),
+        ("POST", "/recommendations", {"users": ["u"], "allow": {"shelf": "s"}}, 422),
+        ("GET", "/similar?item=nothing", None, 422),
+        ("GET", "/users/nobody", None, 404),
+        ("GET", "/nothing", None, 404),
+        ("POST", "/health", None, 405),
+    ],
+)
+def test_what_is_wrong_is_told_as_problem_json(
+    client: TestClient, method: str, path: str, body: Any, status: int
+) -> None:
+    answer = client.request(method, path, json=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert answer.json()["detail"]
+
+
+def test_a_time_in_milliseconds_is_told_so(client: TestClient) -> None:
+    body = {"events": [{"user": "u", "item": "3", "time": 1724000000000}]}
+    assert client.post("/events", json=body).json()["detail"].endswith("; a time is in whole seconds since 1970")
+
+
+def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
+    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5, seconds=60))
+    with TestClient(create_app(made)) as test:
+        assert test.post("/events", content=b"x" * 3000).status_code == 413
+        chunks, kind = iter([b'{"events": [' + b" " * 1900, b" " * 1900]), {"content-type": "application/json"}
+        assert test.post("/events", content=chunks, headers=kind).status_code == 413
+        assert test.post("/events", content=b'{"events": [{"user": "u", "item": "3"}]}').status_code == 422
+        assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+        assert 429 in [test.get("/health").status_code for _ in range(12)]
+    made.engine.stop()
