@@ -12,7 +12,7 @@ import torch
 from accelerate import PartialState
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import at_least
+from prism.config import Checked, Count, Natural
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers
@@ -39,29 +39,29 @@ TOKENIZER_TEXT = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig:
+class LanguageConfig(Checked):
     """A language model and its training."""
 
     mixer: str = "prism"
     """A name of `prism list`, with fields after a colon (prism:steps=3,keys=shared); a hybrid lists one per block,
     repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
-    dim: int = 128
+    dim: Count = 128
     """Width."""
-    layers: int = 4
+    layers: Count = 4
     """Blocks."""
-    heads: int = 4
+    heads: Count = 4
     """Heads of each mixer."""
-    ffn: int | None = None
+    ffn: Natural | None = None
     """Hidden width of the SwiGLU; default: 8/3 of the width."""
-    vocabulary: int = 4096
+    vocabulary: Count = 4096
     """Tokens of the tokenizer, where one is trained."""
-    length: int = 256
+    length: Count = 256
     """Tokens of a sequence."""
-    batch: int = 16
+    batch: Count = 16
     """Sequences of a batch."""
-    tokens: int = 1_000_000
+    tokens: Count = 1_000_000
     """To train on, in `epochs` equal rounds with an evaluation after each."""
-    context_parallel: int = 1
+    context_parallel: Count = 1
     """Processes that share every sequence, each a segment of it: for sequences too long for one (with torchrun)."""
     fsdp: bool = False
     """Divide weights, gradients and optimiser between the processes, not copy them to each (with torchrun)."""
@@ -75,7 +75,7 @@ class LanguageConfig:
     """How to train."""
 
     def __post_init__(self) -> None:
-        at_least("context_parallel", self.context_parallel, 1)
+        super().__post_init__()
         spelled_mixers(self.mixer, self.layers, heads=self.heads)  # refuses what does not fit
         for mixer in read_mixers(self.mixer):
             if self.context_parallel > 1 and not MIXERS[mixer.name].splits:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from prism.config import at_least
+from prism.config import Checked, NotNegative
 from prism.layers.spelling import spelled_mixers
 from prism.probes.tasks.base import Probe
 from prism.probes.tasks.spelling import probe_kind, spelled_probe
@@ -14,7 +14,7 @@ from prism.probes.training import ProbeModelConfig, ProbeTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
+class ProbeSettings(Checked):
     """Model and training, the same for all mixers and seeds of a table."""
 
     dim: int = 16
@@ -29,7 +29,7 @@ class ProbeSettings:
     """Blocks of the tracking tasks: one, so that what is tracked is tracked by the recurrence."""
     heads: int = 2
     """Heads of every mixer."""
-    ffn: float = 0.0
+    ffn: NotNegative = 0.0
     """Hidden width of the SwiGLU in each block as a multiple of D; 0: none, as the paper's numbers imply
     (docs/probing.md)."""
     length: int = 128
@@ -40,9 +40,6 @@ class ProbeSettings:
     """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
-
-    def __post_init__(self) -> None:
-        at_least("ffn", self.ffn, 0)
 
     def probe(self, task: str) -> Probe:
         """A task, as it is spelled, at its length."""

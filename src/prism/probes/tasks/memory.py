@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prism.config import at_least
-from prism.probes.tasks.base import CONTROL, NAMES, VALUES, Ints, Probe, at_most, distinct, scatter
+from prism.config import Count, most
+from prism.probes.tasks.base import CONTROL, NAMES, VALUES, Ints, Keys, Probe, distinct, scatter
 
 ON, OFF, NULL, *CONTEXTS = CONTROL
 
@@ -19,15 +19,10 @@ class Mqar(Probe):
         . . 3 21 . . . . 7 30 . 11 16 . . . 5 24 . . 7 → 30
     """
 
-    pairs: int = 4
+    pairs: Keys = 4
     """Pairs to remember, their keys all different."""
 
     kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("pairs", self.pairs, 1)
-        at_most("pairs", self.pairs, len(NAMES), "keys there are")
-        super().__post_init__()
 
     @property
     def shortest(self) -> int:
@@ -56,15 +51,10 @@ class PolyRecall(Probe):
         . A 5 24 . . B 5 17 . . . B 9 30 . . A 9 19 . . B 5 → 17
     """
 
-    keys: int = 2
+    keys: Keys = 2
     """Different keys, each in both contexts."""
 
     kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("keys", self.keys, 1)
-        at_most("keys", self.keys, len(NAMES), "keys there are")
-        super().__post_init__()
 
     @property
     def shortest(self) -> int:
@@ -96,18 +86,16 @@ class VariableTracking(Probe):
         . 3 21 . . 8 30 . 5 3 . . . 9 8 . 12 5 . . 14 9 . . 12 → 21
     """
 
-    chains: int = 3
+    chains: Count = 3
     """Chains: with one alone, its value would be the only one in sight."""
-    links: int = 3
+    links: Count = 3
     """Pairs of a chain."""
 
     kind = "memory"
 
     def __post_init__(self) -> None:
-        at_least("chains", self.chains, 1)
-        at_least("links", self.links, 1)
-        at_most("chains · links", self.chains * self.links, len(NAMES), "names there are")
         super().__post_init__()
+        most(len(NAMES), "names there are").check("chains · links", self.chains * self.links)
 
     @property
     def shortest(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tyro.conf import OmitArgPrefixes
 
-from prism.config import at_least
+from prism.config import Checked, Count, FromOne
 from prism.display.tables import show
 from prism.layers.spelling import spelled_mixers
 from prism.models.backbone import BackboneConfig, Block
@@ -23,18 +23,18 @@ ID, NUMBER, EXACT = 8, 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Load(Checked):
     """What is to be trained, on what."""
 
-    users: float = 1e9
+    users: FromOne = 1e9
     """Users of the log."""
-    items: float = 1e8
+    items: FromOne = 1e8
     """Items of the catalogue."""
-    events: float = 1e11
+    events: FromOne = 1e11
     """Events of the log."""
-    gpus: int = 64
+    gpus: Count = 64
     """How many, one process each; the item table is divided between them."""
-    tokens: int = 65_536
+    tokens: Count = 65_536
     """Events of one step on one GPU."""
     negatives: int = 8192
     """Items drawn in a step by all GPUs, each among its own rows (sampled loss)."""
@@ -48,10 +48,6 @@ class Load:
     """GB that one GPU sends in a second."""
     memory: float = 80.0
     """GB of one GPU."""
-
-    def __post_init__(self) -> None:
-        for name in ("users", "items", "events", "gpus", "tokens"):
-            at_least(name, getattr(self, name), 1)
 
 
 LOAD = Load()

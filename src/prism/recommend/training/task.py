@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
+from prism.config import Checked, Count
 from prism.ops.common.packing import Packing
 from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
 from prism.ops.softmax_loss import focused
@@ -33,26 +33,17 @@ WORTH_A_PART = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchConfig:
+class BatchConfig(Checked):
     """What one update of the weights sees."""
 
-    batch: int | None = None
+    batch: Count | None = None
     """Windows of histories at once. Small batches learn better: 32 beats 128 by far on ML-1M."""
-    length: int | None = None
+    length: Count | None = None
     """Events of a window."""
     windows: Windows | None = None
     """Train on the last window of each history, or on all: cut anew at random places every epoch."""
-    valid_queries: int = 10_000
+    valid_queries: Count = 10_000
     """At most so many validation queries decide which epoch is the best, evenly spaced over all."""
-
-    def __post_init__(self) -> None:
-        if self.batch is not None:
-            at_least("batch", self.batch, 1)
-        if self.length is not None:
-            at_least("length", self.length, 1)
-        if self.windows is not None:
-            one_of("windows", self.windows, Windows)
-        at_least("valid_queries", self.valid_queries, 1)
 
 
 class Batch(NamedTuple):
