@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.autograd import once
-from prism.ops.common.backends import Backend
 from prism.ops.common.checks import compute_dtype
 from prism.ops.common.precision import own_precision
 from prism.ops.context.segment import Segment
@@ -22,16 +21,14 @@ from prism.ops.delta.rule import delta_rule
 
 
 def delta_rule_across(
+    segment: Segment,
     q: Float[Tensor, "B T H K"],
     k: Float[Tensor, "B T H *L K"],
     v: Float[Tensor, "B T H *L V"],
     beta: Float[Tensor, "B T H *L"],
     log_alpha: Float[Tensor, "B T H"] | None = None,
-    *,
-    segment: Segment,
     erase: Float[Tensor, "B T H *each"] | None = None,
     scale: float | None = None,
-    backend: Backend = "auto",
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"]]:
     """`delta_rule` on this process's tokens, from zeros where a sequence begins; and the states after them, here.
 
@@ -55,7 +52,6 @@ def delta_rule_across(
         initial_state=start,
         output_final_state=True,
         cu_seqlens=packing,
-        backend=backend,
     )
     assert end is not None
     with own_precision(q):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from prism.config import Checked, Count
 from prism.ops.common.packing import Packing
-from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
+from prism.ops.sampled_loss import Drawn, Extras, sampled_log_likelihood
 from prism.ops.softmax_loss import focused
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
@@ -159,7 +159,7 @@ class RecommendationTask:
             at_drawn(added, weights, drawn.items, items),
         )
         among = Drawn(small.drawn, drawn.log_expected, limits)
-        return named_log_likelihood(x, table, small.targets, among, extras, bias=bias)
+        return sampled_log_likelihood(x, table, small.targets, among, extras, bias=bias)
 
     def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
         """The items that stand for all others in this step."""
