@@ -226,6 +226,12 @@ class Backbone(nn.Module):
         mixers = sum(block.mixer.state_size(length) for block, _ in self._blocks(None))
         return mixers + (self.positions is not None)
 
+    def flops(self, length: int = 0) -> int:
+        """Floating-point operations of one token forward, after `length` tokens: mixers and SwiGLUs."""
+        blocks = [block for block, _ in self._blocks(None)]
+        maps = [part for block in blocks if block.ffn is not None for part in (block.ffn.project, block.ffn.out)]
+        return sum(block.mixer.flops(length) for block in blocks) + sum(2 * part.weight.numel() for part in maps)
+
     def _check(self, state: tuple[State, ...] | None) -> None:
         wanted = len(self.blocks) + (self.positions is not None)
         if state is not None and len(state) != wanted:

@@ -30,14 +30,8 @@ class Xor(Probe):
     """
 
     kind = "logic"
-
-    @property
-    def shortest(self) -> int:
-        return 3
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    shortest = 3
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         a, b = rng.integers(DATA.start, DATA.stop, (2, len(tokens)))
@@ -56,14 +50,11 @@ class Parity(Probe):
     """Bits; with the sign that asks, they fill the anchor's window at most."""
 
     kind = "logic"
+    chance = 0.5
 
     @property
     def shortest(self) -> int:
         return self.bits + 1
-
-    @property
-    def chance(self) -> float:
-        return 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         bits = rng.integers(2, size=(self.bits, len(tokens)))
@@ -77,10 +68,7 @@ class _OfSymbols(Probe):
 
     symbols: Symbols = 10
     """Symbols there are."""
-
-    @property
-    def shortest(self) -> int:
-        return 4
+    shortest = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +82,7 @@ class ModularAddition(Probe):
     """Digits there are."""
 
     kind = "logic"
-
-    @property
-    def shortest(self) -> int:
-        return 3
+    shortest = 3
 
     @property
     def chance(self) -> float:
@@ -117,10 +102,7 @@ class Palindrome(_OfSymbols):
     """
 
     kind = "logic"
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         a, b = rng.integers(self.symbols, size=(2, len(tokens)))

@@ -23,14 +23,11 @@ class Mqar(Probe):
     """Pairs to remember, their keys all different."""
 
     kind = "memory"
+    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
         return 2 * self.pairs + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count = len(tokens)
@@ -55,14 +52,11 @@ class PolyRecall(Probe):
     """Different keys, each in both contexts."""
 
     kind = "memory"
+    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
         return 6 * self.keys + 2
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))
@@ -92,6 +86,7 @@ class VariableTracking(Probe):
     """Pairs of a chain."""
 
     kind = "memory"
+    chance = 1 / len(VALUES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,10 +95,6 @@ class VariableTracking(Probe):
     @property
     def shortest(self) -> int:
         return 2 * self.chains * self.links + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))
@@ -129,14 +120,8 @@ class SilenceGate(Probe):
     """
 
     kind = "control"
-
-    @property
-    def shortest(self) -> int:
-        return 4
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    shortest = 4
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count = len(tokens)

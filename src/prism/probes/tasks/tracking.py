@@ -31,9 +31,7 @@ class Tracking(Probe):
     def table(self) -> Ints:
         """[states, letters]: the state after a letter; state 0 is the first."""
 
-    @property
-    def shortest(self) -> int:
-        return 1
+    shortest = 1
 
     @property
     def chance(self) -> float:

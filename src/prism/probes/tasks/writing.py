@@ -25,14 +25,11 @@ class LastWrite(Probe):
     """Values that each key has had."""
 
     kind = "memory"
+    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
         return 2 * self.keys * self.writes + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))

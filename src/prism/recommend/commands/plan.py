@@ -5,16 +5,14 @@ formula that `ops/sharded/rows.py` is held to by a test. Rates of the machine ar
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import nn
 from tyro.conf import OmitArgPrefixes
 
 from prism.config import Checked, Count, FromOne
 from prism.display.tables import show
 from prism.layers.spelling import spelled_mixers
-from prism.models.backbone import BackboneConfig, Block
+from prism.models.backbone import BackboneConfig
 from prism.recommend.model.recommender import RecommenderConfig
 
 # Of an event in a prepared log: an item's code, a time, a user's id that repeats; measured, see docs/scale.md.
@@ -103,15 +101,8 @@ def count(load: Load, backbone: BackboneConfig) -> Plan:
     """The whole plan."""
     with torch.device("meta"):
         model = RecommenderConfig(backbone=backbone).build(1)
-    blocks, dim = [cast(Block, block) for block in model.backbone.blocks], backbone.dim
-    dense = sum(p.numel() for p in model.backbone.parameters())
-    maps = sum(
-        2 * part.weight.numel()
-        for block in blocks
-        for name, part in block.named_modules()
-        if isinstance(part, nn.Linear) and not name.startswith("mixer.")
-    )
-    forward = sum(block.mixer.flops() for block in blocks) + maps + 2 * dim * (load.negatives + 1)
+    dim, dense = backbone.dim, sum(p.numel() for p in model.backbone.parameters())
+    forward = model.backbone.flops() + 2 * dim * (load.negatives + 1)
     world = load.gpus
     distinct = min(2.0 * load.tokens + load.negatives, load.items)
     exchanged = exchanged_bytes(distinct, dim, world) + drawn_bytes(load.negatives, world)

@@ -81,20 +81,17 @@ def draw(source: Proposal, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_a
     """The draws of `source` and `shared` of the batch's targets."""
     token = torch.randperm(len(targets), device=targets.device)[:shared]
     items = torch.cat([source.items(), targets[token]])
-    return with_targets(items, source.chance[items], source.share[items], token, limits)
+    return with_targets(items, torch.stack([source.chance[items], source.share[items]], 1), token, limits)
 
 
 def with_targets(
-    items: Int[Tensor, " M"],
-    expected: Float[Tensor, " M"],
-    share: Float[Tensor, " M"],
-    token: Int[Tensor, " T"],
-    limits: Int[Tensor, " S_and_1"],
+    items: Int[Tensor, " M"], told: Float[Tensor, "M 2"], token: Int[Tensor, " T"], limits: Int[Tensor, " S_and_1"]
 ) -> Negatives:
     """Drawn items of which the last are the targets of some tokens, drawn for the other sequences alone.
 
-    `expected` is how often the draws alone should bring each, `share` its share of the training events.
+    Of each is told how often the draws alone should bring it, and its share of the training events.
     """
+    expected, share = told.T
     sequence = torch.searchsorted(limits, token, right=True) - 1
     others = len(token) - torch.bincount(sequence, minlength=len(limits) - 1)
     log_expected = (expected + others[:, None] * share).log_()

@@ -81,7 +81,7 @@ def draw_shards(shard: Shard, targets: Int[Tensor, " N"], limits: Int[Tensor, " 
     token = torch.randperm(len(targets), device=targets.device)[:shared]
     route = Route(targets[token], shard.rows)
     told = torch.cat([told, route.answered(shard.told(route.local), "draws")])
-    return with_targets(torch.cat([items, targets[token]]), told[:, 0], told[:, 1], token, limits)
+    return with_targets(torch.cat([items, targets[token]]), told, token, limits)
 
 
 def apportioned(total: int, weights: list[float], least: int = 0) -> list[int]:

@@ -23,12 +23,6 @@ DAY = 86_400
 class SessionKNN(Checked):
     """Sessions like the latest events of the history vote for what they hold near the item in common."""
 
-    neighbours: Count = 100
-    """Sessions that vote."""
-    recent: Count = 500
-    """Of the sessions with an item, so many of the latest are looked at: bounds the work on popular items."""
-    last: Count = 20
-    """History events that count."""
     half_life: Positive = 1.0
     """Events after which an item of the history weighs half (STAN's λ₁)."""
     fade: Positive | None = None
@@ -37,6 +31,12 @@ class SessionKNN(Checked):
     """Events away from the common item at which an item of a session weighs half (λ₃); None: all weigh the same."""
     before: Share = 0.5
     """Weight of what stands before the common item, where what stands after it has 1."""
+    neighbours: Count = 100
+    """Sessions that vote."""
+    recent: Count = 500
+    """Of the sessions with an item, so many of the latest are looked at: bounds the work on popular items."""
+    last: Count = 20
+    """History events that count."""
     reach: Count = 20
     """Events on each side of the common item that can be recommended."""
     by_length: bool = False
