@@ -45,7 +45,7 @@ def test_a_config_takes_what_its_fields_types_take() -> None:
         ({"clip": 0}, "clip must be above 0, got 0"),
         ({"mix": 1.5}, "mix must be in [0, 1], got 1.5"),
         ({"dropout": 1}, "dropout must be in [0, 1), got 1"),
-        ({"rank": 0}, "rank must be at least 1 or None, got 0"),
+        ({"rank": 0}, "rank must be at least 1, got 0"),
         ({"keys": 0}, "keys must be at least 1, got 0"),
         ({"keys": 5}, "keys must be at most 4 (keys there are), got 5"),
         ({"loss": "bcc"}, "loss must be one of softmax, bce; got 'bcc', did you mean 'bce'?"),

@@ -19,10 +19,10 @@ class Limit(NamedTuple):
     says: str
     holds: Callable[[Any], bool]
 
-    def check(self, name: str, value: object, *, optional: bool = False) -> None:
+    def check(self, name: str, value: object) -> None:
         """Refuses any other value (and a boolean, which Python would take for a number)."""
         if isinstance(value, bool) or not isinstance(value, Real) or not self.holds(value):
-            raise InputError(f"{name} must be {self.says}{' or None' if optional else ''}, got {value!r}")
+            raise InputError(f"{name} must be {self.says}, got {value!r}")
 
 
 def least(n: int) -> Limit:
@@ -54,7 +54,7 @@ class Checked:
             if value is None and optional:
                 continue
             if isinstance(limit, Limit):
-                limit.check(name, value, optional=optional)
+                limit.check(name, value)
             else:
                 one_of(name, value, limit)
 

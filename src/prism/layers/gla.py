@@ -19,7 +19,7 @@ from prism.ops.gated.rule import gated_rule_flops
 class GatedLinearAttentionConfig(HeadSizesConfig):
     """Gated linear attention as published."""
 
-    head_key: int | None = None
+    head_key: Count | None = None
     """Width K of a head's keys; None: half of dim / heads."""
     gate_rank: Count = 16
     """Rank of the map to the decays."""
