@@ -9,6 +9,8 @@ import torch
 
 from prism.bench import decode, erasures, layer, measure, model, op, operators
 from prism.bench.report import Claim
+from prism.bench.retrieval import retrieval
+from prism.bench.sharded import sharded
 from prism.errors import InputError
 
 
@@ -95,6 +97,12 @@ def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prsm': did you mean 'prism'"):
         layer.layer(mixers=("prsm",), out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+    for wrong in ({"items": 0}, {"dim": 0}, {"num_threads": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be at least 1, got 0"):
+            retrieval(**wrong)
+    for sizes in ({"items": (0,)}, {"items": ()}, {"dim": 0}, {"negatives": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(sizes))} must be at least 1, got 0"):
+            sharded(**sizes)
 
 
 def test_models_of_the_throughput_study_are_of_one_size() -> None:

@@ -53,7 +53,8 @@ def retrieval(
         batch: Queries that are asked at once: 1 is a live user, many an overnight job.
         num_threads: Of torch and faiss; the scan has one.
     """
-    for name, value in (("queries", queries), ("k", k), ("batch", batch)):
+    counts = {"items": items, "dim": dim, "queries": queries, "k": k, "batch": batch, "num_threads": num_threads}
+    for name, value in counts.items():
         at_least(name, value, 1)
     asked = made_up(items, dim, queries) if run is None else of_run(run, queries)
     with threads(num_threads):

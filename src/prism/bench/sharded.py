@@ -52,7 +52,8 @@ def sharded(
         negatives: Items drawn, by all processes together.
         steps: Steps that are timed, after two that are not.
     """
-    for name, value in (("processes", processes), ("steps", steps), ("windows", windows), ("length", length)):
+    counts = {"items": min(items, default=0), "processes": processes, "dim": dim, "windows": windows, "length": length}
+    for name, value in (counts | {"negatives": negatives, "steps": steps}).items():
         at_least(name, value, 1)
     rows, first = [], 0.0
     for size in items:

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from prism.config import one_of
+from prism.config import at_least, one_of
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.spelling import read_mixers
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.hf.model import PrismSequenceForCausalLM
-from prism.machine import matmul_rate
+from prism.machine import matmul_rate, pick_device
 from prism.models.backbone import Backbone
 from prism.models.matching import matched_ffn
 from prism.printed import PARAMETERS
@@ -158,7 +158,9 @@ def language_recipes(tokens: int = 2 * 10**9, context: int = 2048, device: str =
         context: Tokens of a sequence.
         device: Whose speed the expected time is for.
     """
-    peak = matmul_rate(device)
+    at_least("tokens", tokens, 1)
+    at_least("context", context, 1)
+    peak = matmul_rate(str(pick_device(device)))
     rate = USED * peak
     print(f"expected time: 40 % of the {peak / 1e9:,.0f} Gflop/s of a plain product on {device}, {tokens:,} tokens")
     for name, printed in PARAMETERS.items():

@@ -14,7 +14,7 @@ import torch
 from prism.bench.report import Claim
 from prism.config import at_least
 from prism.display.tables import show
-from prism.files import write_whole
+from prism.files import refuse_file, write_whole
 from prism.paper.theory import plots as theory_plots
 from prism.paper.theory.linear import anchor_errors, degeneracy, forget_ranks, forgetting, inverse_entries, write_ranks
 from prism.paper.theory.trained import (
@@ -50,6 +50,7 @@ def theory(
     """
     at_least("updates", updates, 1)
     at_least("seeds", seeds, 1)
+    refuse_file(out)
     PROBES[task](length=length)
     numbers, claims = recurrence(out)
     more, others = inside(updates, task, length, seeds, out)
