@@ -10,8 +10,15 @@ from prism.probes.tasks.base import CONTROL, NAMES, VALUES, Ints, Keys, Probe, d
 ON, OFF, NULL, *CONTEXTS = CONTROL
 
 
+class _Recall(Probe):
+    """Which of the values it was."""
+
+    kind = "memory"
+    chance = 1 / len(VALUES)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Mqar(Probe):
+class Mqar(_Recall):
     """Recall: the value that followed this key.
 
     Pairs of a key and a value among noise; the last token is one of the keys.
@@ -21,9 +28,6 @@ class Mqar(Probe):
 
     pairs: Keys = 4
     """Pairs to remember, their keys all different."""
-
-    kind = "memory"
-    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
@@ -40,7 +44,7 @@ class Mqar(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolyRecall(Probe):
+class PolyRecall(_Recall):
     """Recall in context: the value that followed this key after this sign.
 
     Each key stands once after each of two signs, with a value for each; the last two tokens are a sign and a key.
@@ -50,9 +54,6 @@ class PolyRecall(Probe):
 
     keys: Keys = 2
     """Different keys, each in both contexts."""
-
-    kind = "memory"
-    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
@@ -71,7 +72,7 @@ class PolyRecall(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariableTracking(Probe):
+class VariableTracking(_Recall):
     """Pointers: the value at the end of this chain.
 
     Chains `a = value`, `b = a`, `c = b`, each link a pair in this order, the chains' links mixed; the last token is the
@@ -84,9 +85,6 @@ class VariableTracking(Probe):
     """Chains: with one alone, its value would be the only one in sight."""
     links: Count = 3
     """Pairs of a chain."""
-
-    kind = "memory"
-    chance = 1 / len(VALUES)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ from prism.recommend.model.experts.named import named
 from prism.recommend.model.experts.training import Seen
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import Negatives, Proposal, at_drawn, at_items, compact, draw, proposal
+from prism.recommend.training.negatives import Proposal, at_drawn, at_items, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -142,12 +142,11 @@ class RecommendationTask:
 
     def sampled_log_likelihoods(self, model: nn.Module, batch: Batch) -> Tensor:
         """[events]: of each target, estimated from drawn items."""
-        limits, drawn, items = batch.cu_seqlens, self._draw(model, batch), self.split.train.n_items
+        drawn, items = self._draw(model, batch), self.split.train.n_items
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
             x, table, bias, _ = model(batch.events._replace(items=small.tokens), batch.packing, small.used)
-            among = Drawn(small.drawn, drawn.log_expected, limits)
-            return sampled_log_likelihood(x, table, small.targets, among, bias=bias)
+            return sampled_log_likelihood(x, table, small.targets, drawn._replace(items=small.drawn), bias=bias)
         contexts, added, names = batch.seen
         assert names is not None
         small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
@@ -158,10 +157,9 @@ class RecommendationTask:
             at_items(added, names.features, weights, names.items),
             at_drawn(added, weights, drawn.items, items),
         )
-        among = Drawn(small.drawn, drawn.log_expected, limits)
-        return sampled_log_likelihood(x, table, small.targets, among, extras, bias=bias)
+        return sampled_log_likelihood(x, table, small.targets, drawn._replace(items=small.drawn), extras, bias=bias)
 
-    def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
+    def _draw(self, model: nn.Module, batch: Batch) -> Drawn:
         """The items that stand for all others in this step."""
         source = self._proposal.to(batch.targets.device)
         return draw(source, batch.targets, batch.cu_seqlens, shared=self.objective.shared)
