@@ -2,10 +2,11 @@
 
 import json
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-import torch
+from support import jobs
 
 from prism.bench import decode, erasures, layer, measure, model, op, operators
 from prism.bench.report import Claim
@@ -28,14 +29,15 @@ def test_a_slow_job_is_not_repeated_for_ever() -> None:
     assert len(seconds["fast"]) == 50
 
 
-def hold(megabytes: int) -> dict[str, measure.Job]:
-    return {"hold": lambda: torch.ones(megabytes << 18).sum()}
-
-
 def test_peak_memory_sees_what_a_job_holds_and_gives_back() -> None:
-    small, large = measure.peak_memory(hold, [(8,), (64,)])
+    small, large = measure.peak_memory(jobs.hold, [(8,), (64,)])
     assert 7 << 20 < small["hold"] < 12 << 20
     assert 63 << 20 < large["hold"] < 70 << 20
+
+
+def test_a_process_that_dies_while_its_memory_is_measured_is_told() -> None:
+    with pytest.raises(BrokenProcessPool):
+        measure.peak_memory(jobs.die, [()])
 
 
 def test_claims_know_their_limits() -> None:

@@ -152,8 +152,8 @@ def _claims(
         Claim(text="in process, one user: median ms", measured=max(alone), most=0.5),
         Claim(text=f"in process, batches of {GROUP}: events per second", measured=together, least=20_000),
         Claim(text="over HTTP at full speed: pairs per second", measured=fast.rate, least=1000),
-        Claim(text=f"over HTTP at {rate:,.0f} a second: 90th percentile, ms", measured=ninety, most=7),
-        Claim(text=f"over HTTP at {rate:,.0f} a second: 99th percentile, ms", measured=last, most=20),
+        Claim(text=f"over HTTP at {rate:,.0f} per second: 90th percentile, ms", measured=ninety, most=7),
+        Claim(text=f"over HTTP at {rate:,.0f} per second: 99th percentile, ms", measured=last, most=20),
     ]
     if len(lengths) > 1:
         text = f"median after {histories[-1]:,} events / after {histories[0]:,}"

@@ -108,8 +108,8 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop a token forward · "
-            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} a sequence · "
+            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop per token forward · "
+            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} per sequence · "
             f"state {_bytes(self.state_bytes)} · expected {duration(self.seconds)} of training"
         )
 

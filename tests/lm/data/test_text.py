@@ -189,7 +189,7 @@ def test_line_separators_inside_a_json_string_do_not_end_the_line(tmp_path: Path
 
 def test_tokens_of_a_file_are_held_as_an_array(tmp_path: Path) -> None:
     class Numbers:
-        """A tokenizer of numbers, each a token."""
+        """A tokenizer of numbers, one token each."""
 
         eos_token_id = 0
 
