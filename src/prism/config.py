@@ -1,7 +1,7 @@
 """Checks that configs share: each refuses one bad field in one line that names it, its value and the remedy."""
 
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
@@ -75,6 +75,19 @@ def _limits(cls: Any) -> list[tuple[str, bool, Any]]:
 def at_least(name: str, value: float, lowest: int) -> None:
     """Refuses a number below `lowest`."""
     least(lowest).check(name, value)
+
+
+def positive(**values: int | Sequence[int]) -> None:
+    """Refuses numbers below 1 by their names, and lists of them that are empty or hold one."""
+    for name, value in values.items():
+        at_least(name, min(value, default=0) if isinstance(value, Sequence) else value, 1)
+
+
+def some(**values: Sequence[Any]) -> None:
+    """Refuses lists without anything in them, by their names."""
+    for name, value in values.items():
+        if not value:
+            raise InputError(f"{name} is empty: name at least one")
 
 
 def count(name: str, value: object, least: int = 1) -> int:

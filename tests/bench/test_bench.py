@@ -99,6 +99,12 @@ def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prsm': did you mean 'prism'"):
         layer.layer(mixers=("prsm",), out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+    for wrong in ({"tokens": 0}, {"repeats": 0}, {"contexts": (8, 0)}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be at least 1, got 0"):
+            decode.decode(**wrong, out=tmp_path / "x")
+    for bench in (decode.decode, layer.layer, model.model):
+        with pytest.raises(InputError, match="mixers is empty: name at least one"):
+            bench(mixers=(), out=tmp_path / "x")
     for wrong in ({"items": 0}, {"dim": 0}, {"num_threads": 0}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} must be at least 1, got 0"):
             retrieval(**wrong)

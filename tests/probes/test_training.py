@@ -186,6 +186,8 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
         probe(("xor",), mixers=("prisma",), out=tmp_path)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="mixers is empty: name at least one"):
+        probe(("xor",), mixers=(), out=tmp_path)
     with pytest.raises(InputError, match="file is a file: give a folder"):
         probe(("xor",), mixers=("linear-attention",), out=tmp_path / "file")
 

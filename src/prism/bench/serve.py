@@ -12,7 +12,7 @@ import numpy as np
 from prism.bench.load import Load, Users, at_rate, full_speed, give_histories, running
 from prism.bench.measure import threads
 from prism.bench.report import Claim, show_claims
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.recommend.config import FitConfig
@@ -53,8 +53,7 @@ def serve(
         store: redis://… or postgresql://… that is emptied for this; default: a SQLite file that goes afterwards.
         shards: Processes of the service.
     """
-    at_least("clients", clients, 1)
-    at_least("users", users, 1)
+    positive(clients=clients, users=users, items=items, dim=dim, layers=layers, shards=shards)
     if not (seconds > 0 and rate > 0):
         raise InputError(f"seconds and rate must be above 0, got {seconds} and {rate}")
     made = live_model(items, dim, layers)

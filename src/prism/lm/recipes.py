@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from prism.config import at_least, one_of
+from prism.config import one_of, positive
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.spelling import read_mixers
@@ -158,8 +158,7 @@ def language_recipes(tokens: int = 2 * 10**9, context: int = 2048, device: str =
         context: Tokens of a sequence.
         device: Whose speed the expected time is for.
     """
-    at_least("tokens", tokens, 1)
-    at_least("context", context, 1)
+    positive(tokens=tokens, context=context)
     peak = matmul_rate(str(pick_device(device)))
     rate = USED * peak
     print(f"expected time: 40 % of the {peak / 1e9:,.0f} Gflop/s of a plain product on {device}, {tokens:,} tokens")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import Checked, Count, Fraction, NotNegative, Positive
+from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive
 from prism.errors import DivergedError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import MixerConfig
@@ -29,16 +29,16 @@ _AHEAD = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeModelConfig:
+class ProbeModelConfig(Checked):
     """The paper's small model."""
 
     mixer: MixerConfig | tuple[MixerConfig, ...] = field(default_factory=lambda: PrismConfig(heads=2))
     """The mixer of every block, or one for each."""
-    dim: int = 16
+    dim: Count = 16
     """Width D."""
-    layers: int = 2
+    layers: Count = 2
     """Blocks."""
-    ffn: int = 0
+    ffn: Natural = 0
     """Hidden width of the SwiGLU in each block. 0, none: with it every mixer has a nonlinearity that is not its own."""
     vocabulary: int = VOCABULARY
     """Different tokens, and labels."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from prism.bench.report import Claim
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.files import refuse_file, write_whole
 from prism.paper.theory import plots as theory_plots
@@ -57,8 +57,7 @@ def theory(
         seeds: Models of each depth, with seeds 0, 1, …
         out: Folder of the results: theory.json and one PNG per measurement.
     """
-    at_least("updates", updates, 1)
-    at_least("seeds", seeds, 1)
+    positive(updates=updates, seeds=seeds)
     refuse_file(out)
     PROBES[task](length=length)
     numbers, claims = recurrence(out)
