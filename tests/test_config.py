@@ -1,10 +1,63 @@
 """Checks that configs share."""
 
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
 import numpy as np
 import pytest
 
-from prism.config import count
+from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive, Share, count, most
 from prism.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Every(Checked):
+    steps: Count = 1
+    warmup: Natural = 0
+    rate: NotNegative = 0.0
+    clip: Positive = 1.0
+    mix: Share = 1.0
+    dropout: Fraction = 0.0
+    rank: Count | None = None
+    keys: Annotated[Count, most(4, "keys there are")] = 4
+    loss: Literal["softmax", "bce"] = "softmax"
+    start: Literal["random", "zero"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extended(Every):
+    more: Count = 1
+
+
+def test_a_config_takes_what_its_fields_types_take() -> None:
+    Extended(steps=np.int64(3), warmup=10**400, clip=1e-300, mix=0, rank=7, start="zero", more=2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": True}, "steps must be at least 1, got True"),
+        ({"steps": "2"}, "steps must be at least 1, got '2'"),
+        ({"steps": None}, "steps must be at least 1, got None"),
+        ({"warmup": -1}, "warmup must be at least 0, got -1"),
+        ({"rate": float("nan")}, "rate must be at least 0, got nan"),
+        ({"clip": 0}, "clip must be above 0, got 0"),
+        ({"mix": 1.5}, "mix must be in [0, 1], got 1.5"),
+        ({"dropout": 1}, "dropout must be in [0, 1), got 1"),
+        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"keys": 0}, "keys must be at least 1, got 0"),
+        ({"keys": 5}, "keys must be at most 4 (keys there are), got 5"),
+        ({"loss": "bcc"}, "loss must be one of softmax, bce; got 'bcc', did you mean 'bce'?"),
+        ({"loss": None}, "loss must be one of softmax, bce; got None, known: softmax, bce"),
+        ({"start": "ones"}, "start must be one of random, zero; got 'ones', known: random, zero"),
+        ({"more": 0}, "more must be at least 1, got 0"),
+    ],
+)
+def test_a_config_refuses_what_its_fields_types_do_not_take(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        Extended(**wrong)
+    assert str(refusal.value) == says
 
 
 def test_a_count_is_a_whole_number() -> None:

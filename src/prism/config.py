@@ -1,19 +1,93 @@
 """Checks that configs share: each refuses one bad field in one line that names it, its value and the remedy."""
 
 from ast import literal_eval
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from numbers import Integral
-from typing import Any, TypeVar, get_args
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from prism.errors import InputError, suggest
 
 C = TypeVar("C")
 
 
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuses a number below `least` (and a boolean, which Python would take for one)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise InputError(f"{name} must be at least {least}, got {value!r}")
+class Limit(NamedTuple):
+    """What a number has to be, as a part of a field's type."""
+
+    says: str
+    holds: Callable[[Any], bool]
+
+    def check(self, name: str, value: object) -> None:
+        """Refuses any other value (and a boolean, which Python would take for a number)."""
+        if isinstance(value, bool) or not isinstance(value, Real) or not self.holds(value):
+            raise InputError(f"{name} must be {self.says}, got {value!r}")
+
+
+def least(n: int) -> Limit:
+    """At least n."""
+    return Limit(f"at least {n}", lambda x: x >= n)
+
+
+def most(n: int, what: str) -> Limit:
+    """At most n, as many as there are of something."""
+    return Limit(f"at most {n} ({what})", lambda x: x <= n)
+
+
+Count = Annotated[int, least(1)]
+Natural = Annotated[int, least(0)]
+FromOne = Annotated[float, least(1)]
+NotNegative = Annotated[float, least(0)]
+Positive = Annotated[float, Limit("above 0", lambda x: x > 0)]
+Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
+Fraction = Annotated[float, Limit("in [0, 1)", lambda x: 0 <= x < 1)]
+
+
+class Checked:
+    """A dataclass that refuses what the types of its fields do not take: `steps: Count = 2` is at least 1."""
+
+    def __post_init__(self) -> None:
+        own: Any = type(self)
+        for name, optional, limit in _limits(own):
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if isinstance(limit, Limit):
+                limit.check(name, value)
+            else:
+                one_of(name, value, limit)
+
+
+@cache
+def _limits(cls: Any) -> list[tuple[str, bool, Any]]:
+    """Of each field that has one: its name, whether it takes None, and its `Limit` or its `Literal`."""
+    found = []
+    for field in fields(cls):
+        kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
+        for kind in kinds:
+            limits = [x for x in getattr(kind, "__metadata__", ()) if isinstance(x, Limit)]
+            limits += [kind] if get_origin(kind) is Literal else []
+            found += [(field.name, NoneType in kinds, limit) for limit in limits]
+    return found
+
+
+def at_least(name: str, value: float, lowest: int) -> None:
+    """Refuses a number below `lowest`."""
+    least(lowest).check(name, value)
+
+
+def positive(**values: int | Sequence[int]) -> None:
+    """Refuses numbers below 1 by their names, and lists of them that are empty or hold one."""
+    for name, value in values.items():
+        at_least(name, min(value, default=0) if isinstance(value, Sequence) else value, 1)
+
+
+def some(**values: Sequence[Any]) -> None:
+    """Refuses lists without anything in them, by their names."""
+    for name, value in values.items():
+        if not value:
+            raise InputError(f"{name} is empty: name at least one")
 
 
 def count(name: str, value: object, least: int = 1) -> int:

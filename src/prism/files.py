@@ -30,13 +30,18 @@ def write_whole(path: Path, content: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
+def refuse_file(folder: Path) -> None:
+    """Refuses a file where the folder of a run is wanted, before anything is computed for it."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder for the run")
+
+
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Refuses a folder in which another process works. The lock ends with its process, also when that is killed."""
     from filelock import FileLock, Timeout
 
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: give a folder for the run")
+    refuse_file(folder)
     lock = FileLock(folder / ".lock", timeout=0)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

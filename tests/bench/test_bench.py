@@ -2,13 +2,16 @@
 
 import json
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-import torch
+from support import jobs
 
 from prism.bench import decode, erasures, layer, measure, model, op, operators
 from prism.bench.report import Claim
+from prism.bench.retrieval import retrieval
+from prism.bench.sharded import sharded
 from prism.errors import InputError
 
 
@@ -26,14 +29,15 @@ def test_a_slow_job_is_not_repeated_for_ever() -> None:
     assert len(seconds["fast"]) == 50
 
 
-def hold(megabytes: int) -> dict[str, measure.Job]:
-    return {"hold": lambda: torch.ones(megabytes << 18).sum()}
-
-
 def test_peak_memory_sees_what_a_job_holds_and_gives_back() -> None:
-    small, large = measure.peak_memory(hold, [(8,), (64,)])
+    small, large = measure.peak_memory(jobs.hold, [(8,), (64,)])
     assert 7 << 20 < small["hold"] < 12 << 20
     assert 63 << 20 < large["hold"] < 70 << 20
+
+
+def test_a_process_that_dies_while_its_memory_is_measured_is_told() -> None:
+    with pytest.raises(BrokenProcessPool):
+        measure.peak_memory(jobs.die, [()])
 
 
 def test_claims_know_their_limits() -> None:
@@ -95,6 +99,18 @@ def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prsm': did you mean 'prism'"):
         layer.layer(mixers=("prsm",), out=tmp_path / "x")
     assert not list(tmp_path.iterdir())
+    for wrong in ({"tokens": 0}, {"repeats": 0}, {"contexts": (8, 0)}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be at least 1, got 0"):
+            decode.decode(**wrong, out=tmp_path / "x")
+    for bench in (decode.decode, layer.layer, model.model):
+        with pytest.raises(InputError, match="mixers is empty: name at least one"):
+            bench(mixers=(), out=tmp_path / "x")
+    for wrong in ({"items": 0}, {"dim": 0}, {"num_threads": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} must be at least 1, got 0"):
+            retrieval(**wrong)
+    for sizes in ({"items": (0,)}, {"items": ()}, {"dim": 0}, {"negatives": 0}):
+        with pytest.raises(InputError, match=f"{next(iter(sizes))} must be at least 1, got 0"):
+            sharded(**sizes)
 
 
 def test_models_of_the_throughput_study_are_of_one_size() -> None:

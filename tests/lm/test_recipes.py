@@ -26,6 +26,19 @@ def build(config) -> PrismSequenceForCausalLM:
         return PrismSequenceForCausalLM(config)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tokens": 0}, "tokens must be at least 1, got 0"),
+        ({"context": -1}, "context must be at least 1, got -1"),
+        ({"device": "nope"}, "device 'nope' cannot be used"),
+    ],
+)
+def test_a_cost_of_nothing_or_nowhere_is_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        language_recipes(**wrong)
+
+
 @pytest.mark.parametrize("name", list(PARAMETERS))
 def test_parameter_counts_are_the_papers_within_one_and_a_half_percent(name: str) -> None:
     count = build(language_model(name)).num_parameters() / 1e6

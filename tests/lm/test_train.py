@@ -89,6 +89,25 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     assert "holds no tokenizer that can be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--dim", "10", "--heads", "4"), "dim 10 does not divide by heads 4"),
+        (("--vocabulary", "3"), "vocabulary must be at least 257, got 3"),
+        (("--length", "100000"), "less than one window of length 100000"),
+        (("--tokens", "10"), "tokens must be at least 256"),
+    ],
+)
+def test_what_cannot_be_trained_does_not_take_its_folder(
+    words: tuple[str, ...], message: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        train(text, tmp_path / "run", *words)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.json").exists()  # other settings may have the folder
+
+
 def test_validation_takes_every_twentieth_document_or_the_end_of_each() -> None:
     many = [f"document {n}" for n in range(45)]
     parts = split_documents(lambda: many)

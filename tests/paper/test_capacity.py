@@ -1,4 +1,4 @@
-"""The capacity picture: one run a point, kept, and not run twice."""
+"""The capacity picture: one run per point, kept, and not run twice."""
 
 import json
 from pathlib import Path
@@ -24,6 +24,12 @@ def test_every_point_is_kept_and_not_run_again(tmp_path: Path, monkeypatch: pyte
     command.capacity(**SMALL, steps=2, out=tmp_path)
     with pytest.raises(InputError, match="steps is 2 there and 3 here; choose another --out"):
         command.capacity(**SMALL, steps=3, out=tmp_path)
+
+
+@pytest.mark.parametrize("field", ["dims", "pairs"])
+def test_a_model_or_task_of_no_size_is_refused(field: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
+        command.capacity(**{field: (4, 0)}, out=tmp_path)
 
 
 def test_more_pairs_than_keys_are_refused_before_anything_runs(tmp_path: Path) -> None:

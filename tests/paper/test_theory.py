@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from prism.layers.prism import Prism, PrismConfig
 from prism.ops import delta_rule
-from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
+from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 from prism.paper.theory import command
 from prism.paper.theory.linear import anchor_errors, degeneracy, forget_ranks, forgetting, inverse_entries, write_ranks
 from prism.paper.theory.trained import (
@@ -148,7 +148,8 @@ def test_the_solver_itself_achieves_all_of_its_gain_and_more_steps_more(tokens: 
 def test_the_share_is_1_for_a_write_that_is_the_solvers_and_0_for_none(tokens: Tokens) -> None:
     w, k = tokens.write, tokens.write.k[:, :, 0]
     depth = tokens.layer.config.steps
-    _, S = nonlinear_delta_step(w.q, k, tokens.v, w.beta[..., 0], w.log_alpha, steps=depth, state=tokens.before)
+    one = [y[:, None] for y in (w.q, k, tokens.v, w.beta[..., 0], w.log_alpha)]
+    _, S = nonlinear_delta(*one, steps=depth, initial_state=tokens.before, output_final_state=True)
     start = w.log_alpha.exp()[..., None, None] * tokens.before
     along = S - start  # Δ kᵀ, put where PRISM's write goes: S⁰ (I − β k kᵀ) + Σ β δ kᵀ
     beta, read = w.beta[..., 0], torch.einsum("nhvk,nhk->nhv", start, k)

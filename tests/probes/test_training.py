@@ -185,6 +185,19 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown mixer 'prisma': did you mean 'prism'"):
         probe(("xor",), mixers=("prisma",), out=tmp_path)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="mixers is empty: name at least one"):
+        probe(("xor",), mixers=(), out=tmp_path)
+    with pytest.raises(InputError, match="file is a file: give a folder"):
+        probe(("xor",), mixers=("linear-attention",), out=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "field", ["dim", "memory_dim", "tracking_dim", "layers", "tracking_layers", "heads", "length", "tracking_length"]
+)
+def test_a_model_or_task_of_no_size_is_refused(field: str) -> None:
+    with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
+        ProbeSettings(**{field: 0})
 
 
 def test_a_task_can_be_spelled_with_fields_of_its_own() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate.state import AcceleratorState
 
 
 def run_ranks(
@@ -45,6 +46,8 @@ def _run(rank: int, world: int, port: int, failures: object, target: Callable[..
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    # what this process was forked from may have trained by itself (`support.warm` does), and accelerate remembers that
+    AcceleratorState._reset_state(reset_partial_state=True)
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         target(rank, *args)

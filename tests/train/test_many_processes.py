@@ -112,7 +112,7 @@ def test_one_process_asked_to_stop_stops_both_and_the_run_goes_on_from_there(tmp
 def test_two_processes_equal_one_on_the_joint_batches(tmp_path: Path) -> None:
     assert run(work, tmp_path) == [0, 0]
     alone = model()
-    # seven batches an epoch: in the last update of the two processes one of them has nothing to add
+    # seven batches per epoch: in the last update of the two processes one of them has nothing to add
     train(alone, Toy(), replace(CONFIG, accumulate=2), out=tmp_path / "alone", progress=False)
     for rank, end in enumerate(ends(tmp_path)):
         for name, value in end.items():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from prism.bench.measure import Job, Measurement, in_turns, summarise, threads
 from prism.bench.model import models
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
-from prism.config import at_least
+from prism.config import positive, some
 from prism.layers.base.mixer import State
 from prism.models.backbone import Backbone
 
@@ -123,7 +123,8 @@ def decode(
         llama: Also measure PRISM and Llama as models of transformers (pip install 'prism-sequence[lm]').
         out: Where results go: OUT.json and OUT.png.
     """
-    at_least("contexts", min(contexts, default=0), 1)
+    some(mixers=mixers)
+    positive(contexts=contexts, dim=dim, layers=layers, tokens=tokens, num_threads=num_threads, repeats=repeats)
     with threads(num_threads):
         every = {(name, T): job for T in contexts for name, job in jobs(mixers, dim, layers, heads, T, tokens).items()}
         if llama:

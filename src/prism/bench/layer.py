@@ -7,7 +7,7 @@ import torch
 
 from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
-from prism.config import at_least
+from prism.config import positive, some
 from prism.errors import InputError
 from prism.layers.spelling import spelled_mixer
 
@@ -74,9 +74,10 @@ def layer(
         memory: Also measure peak memory, in a process of its own.
         out: Where results go: OUT.json and OUT.png.
     """
+    some(mixers=mixers)
+    positive(lengths=lengths, batch=batch, num_threads=num_threads, repeats=repeats)
     for name in mixers:
         spelled_mixer(name, heads=heads).build(dim)  # refuses what does not fit
-    at_least("lengths", min(lengths, default=0), 1)
     works = ("forward", "forward+backward")
     cases = [(mixers, dim, heads, batch, T, work == works[1]) for T in lengths for work in works]
     with threads(num_threads):

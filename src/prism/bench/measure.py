@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,8 +86,9 @@ def peak_memory(make_jobs: Callable[..., dict[str, Job]], cases: list[tuple[Any,
     """Peak bytes of each job of `make_jobs(*case)` for each case, in a fresh process that gives freed memory back."""
     if platform.system() != "Linux":
         return [{} for _ in cases]
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peaks, (make_jobs, cases))
+    # not multiprocessing's own pool, which waits for ever where its process dies
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peaks, make_jobs, cases).result()
 
 
 def _peaks(make_jobs: Callable[..., dict[str, Job]], cases: list[tuple[Any, ...]]) -> list[dict[str, int]]:

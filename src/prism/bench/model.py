@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
-from prism.config import at_least
+from prism.config import at_least, positive, some
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.spelling import spelled_mixers
@@ -106,6 +106,8 @@ def model(
         memory: Also measure peak memory, in a process of its own.
         out: Where results go: OUT.json and OUT.png.
     """
+    some(mixers=mixers)
+    positive(num_threads=num_threads, repeats=repeats)
     for length, batch in sizes:
         at_least("length in sizes", length, 2)
         at_least("batch in sizes", batch, 1)

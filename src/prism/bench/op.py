@@ -10,7 +10,7 @@ from prism.bench.erasures import erasure_claims
 from prism.bench.measure import Measurement, copy_rate, in_turns, peak_memory, summarise, threads
 from prism.bench.operators import Size, System, available, check, jobs, label
 from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
-from prism.config import at_least
+from prism.config import positive
 from prism.machine import matmul_rate
 from prism.ops.delta.rule import delta_rule_flops
 
@@ -44,11 +44,9 @@ def op(
             `num_threads` and `memory` are the CPU's.
         out: Where results go: OUT.json and OUT.png.
     """
-    for name, values in (("lengths", lengths), ("steps", steps)):
-        at_least(name, min(values, default=0), 1)
-    for name, number in (("batch", batch), ("heads", heads), ("size", size), ("repeats", repeats)):
-        at_least(name, number, 1)
-    at_least("num_threads", num_threads, 1)
+    positive(
+        lengths=lengths, steps=steps, batch=batch, heads=heads, size=size, repeats=repeats, num_threads=num_threads
+    )
     if device == "cuda":
         from prism.bench.gpu import report
 

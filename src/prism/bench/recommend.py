@@ -16,7 +16,7 @@ import torch
 from accelerate import Accelerator
 
 from prism.bench.measure import threads
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.machine import peak_memory
 from prism.recommend.config import PLAIN, FitConfig
@@ -66,8 +66,7 @@ def recommend(
         loss: What is minimised; `sampled` is timed beside the exact softmax.
         disturbed: Also train with one thread and with all beside another program that wants a core.
     """
-    at_least("steps", steps, 1)
-    at_least("queries", queries, 1)
+    positive(steps=steps, queries=queries, lengths=lengths, num_threads=num_threads)
     config = replace(
         PLAIN,
         mixer=mixer,

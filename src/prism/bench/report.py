@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from prism.files import write_whole
 from prism.machine import machine
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """A ratio, what was measured, and the limit that it should keep, if any."""
 
     text: str
     measured: float
+    _: KW_ONLY
     least: float | None = None
     most: float | None = None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from prism.bench.measure import threads
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.recommend.evaluation.scoring import ModelScorer
@@ -53,8 +53,7 @@ def retrieval(
         batch: Queries that are asked at once: 1 is a live user, many an overnight job.
         num_threads: Of torch and faiss; the scan has one.
     """
-    for name, value in (("queries", queries), ("k", k), ("batch", batch)):
-        at_least(name, value, 1)
+    positive(items=items, dim=dim, queries=queries, k=k, batch=batch, num_threads=num_threads)
     asked = made_up(items, dim, queries) if run is None else of_run(run, queries)
     with threads(num_threads):
         rows = compare(asked, k, batch)

@@ -12,7 +12,7 @@ import numpy as np
 from prism.bench.load import Load, Users, at_rate, full_speed, give_histories, running
 from prism.bench.measure import threads
 from prism.bench.report import Claim, show_claims
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.recommend.config import FitConfig
@@ -53,8 +53,7 @@ def serve(
         store: redis://… or postgresql://… that is emptied for this; default: a SQLite file that goes afterwards.
         shards: Processes of the service.
     """
-    at_least("clients", clients, 1)
-    at_least("users", users, 1)
+    positive(clients=clients, users=users, items=items, dim=dim, layers=layers, shards=shards)
     if not (seconds > 0 and rate > 0):
         raise InputError(f"seconds and rate must be above 0, got {seconds} and {rate}")
     made = live_model(items, dim, layers)
@@ -152,8 +151,8 @@ def _claims(
         Claim(text="in process, one user: median ms", measured=max(alone), most=0.5),
         Claim(text=f"in process, batches of {GROUP}: events per second", measured=together, least=20_000),
         Claim(text="over HTTP at full speed: pairs per second", measured=fast.rate, least=1000),
-        Claim(text=f"over HTTP at {rate:,.0f} a second: 90th percentile, ms", measured=ninety, most=7),
-        Claim(text=f"over HTTP at {rate:,.0f} a second: 99th percentile, ms", measured=last, most=20),
+        Claim(text=f"over HTTP at {rate:,.0f} per second: 90th percentile, ms", measured=ninety, most=7),
+        Claim(text=f"over HTTP at {rate:,.0f} per second: 99th percentile, ms", measured=last, most=20),
     ]
     if len(lengths) > 1:
         text = f"median after {histories[-1]:,} events / after {histories[0]:,}"

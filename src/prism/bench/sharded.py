@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from prism.bench.measure import threads
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
 from prism.errors import InputError
 from prism.machine import peak_memory
@@ -52,8 +52,8 @@ def sharded(
         negatives: Items drawn, by all processes together.
         steps: Steps that are timed, after two that are not.
     """
-    for name, value in (("processes", processes), ("steps", steps), ("windows", windows), ("length", length)):
-        at_least(name, value, 1)
+    sizes = {"dim": dim, "windows": windows, "length": length, "negatives": negatives}
+    positive(items=items, processes=processes, steps=steps, **sizes)
     rows, first = [], 0.0
     for size in items:
         found = measure(Case(size, processes, dim, windows, length, negatives, steps))

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
 from prism.layers.base.mixer import State
 from prism.layers.base.parts import half_lives, wide
@@ -22,15 +23,13 @@ Terms = Literal["powers", "monomials"]
 class AtlasConfig(FastWeightsConfig):
     """ATLAS with a linear memory, and OmegaNet (`newton_schulz` and `momentum` off)."""
 
-    positive = ("window", "degree")
-
-    window: int = 8
+    window: Count = 8
     """c, the last tokens that each step of the memory is taken on."""
     newton_schulz: bool = True
     """Whether five Newton–Schulz iterations bring the step's singular values near 1."""
     momentum: bool = True
     """Whether Z carries over (θ)."""
-    degree: int = 2
+    degree: Count = 2
     """The highest degree of the features φ of queries and keys; 1 leaves them as they are."""
     terms: Terms = "powers"
     """Each coordinate's powers, degree · d features; or all products of coordinates, about d^degree / degree!."""

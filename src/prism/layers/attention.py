@@ -6,6 +6,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import FromOne
 from prism.errors import InputError
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
@@ -19,9 +20,7 @@ from prism.ops.rotary import rotate
 class AttentionConfig(MixerConfig):
     """Softmax attention with rotary positions (Transformer++, with the backbone's SwiGLU)."""
 
-    positive = ("rotary_base",)
-
-    rotary_base: float = 10000.0
+    rotary_base: FromOne = 10000.0
     """Longest period of the rotary positions, in tokens, over 2π."""
 
 

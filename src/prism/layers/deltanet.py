@@ -1,11 +1,12 @@
 """DeltaNet and Gated DeltaNet: S_t = α_t S_{t-1} (I − β k kᵀ) + β v kᵀ; q, k, v each through a short convolution."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import HeadSizesConfig, State
 from prism.layers.base.pace import Pace, Write
@@ -17,9 +18,7 @@ from prism.ops.delta.rule import delta_rule_flops
 class DeltaNetConfig(HeadSizesConfig):
     """DeltaNet as published: no decay, no output gate."""
 
-    positive: ClassVar[tuple[str, ...]] = ("conv_size",)
-
-    conv_size: int = 4
+    conv_size: Count = 4
     """Window of the short convolutions, in tokens."""
 
 

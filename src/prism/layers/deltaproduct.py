@@ -6,6 +6,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
@@ -18,9 +19,7 @@ from prism.ops.delta.rule import delta_rule_flops
 class DeltaProductConfig(DeltaNetConfig):
     """DeltaProduct as published, with eigenvalues down to −1; `gated` is its variant with a decay and a gated read."""
 
-    positive = ("steps",)
-
-    steps: int = 2
+    steps: Count = 2
     """L, steps of the delta rule per token, each with a key, a value and a strength of its own."""
     reflect: bool = True
     """β up to 2, so that eigenvalues reach −1; else up to 1."""

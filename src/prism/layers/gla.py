@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count, FromOne
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import HeadSizesConfig, State
 from prism.layers.base.pace import GatedWrite, Pace
@@ -18,13 +19,11 @@ from prism.ops.gated.rule import gated_rule_flops
 class GatedLinearAttentionConfig(HeadSizesConfig):
     """Gated linear attention as published."""
 
-    positive = ("gate_rank", "damping")
-
-    head_key: int | None = None
+    head_key: Count | None = None
     """Width K of a head's keys; None: half of dim / heads."""
-    gate_rank: int = 16
+    gate_rank: Count = 16
     """Rank of the map to the decays."""
-    damping: float = 16.0
+    damping: FromOne = 16.0
     """τ in α = σ(·)^{1/τ}: the larger, the slower the state forgets."""
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count, FromOne
 from prism.layers.base.mixer import HeadSizesConfig, Mixer, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import wide
@@ -18,11 +19,9 @@ from prism.ops.gated.rule import gated_rule_flops
 class GatedSlotAttentionConfig(HeadSizesConfig):
     """Gated slot attention as published."""
 
-    positive = ("slots", "damping")
-
-    slots: int | None = None
+    slots: Count | None = None
     """m, slots per head; None: as many as a key has channels."""
-    damping: float = 8.0
+    damping: FromOne = 8.0
     """τ in f = σ(·)^{1/τ}: the larger, the slower a slot forgets."""
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least, fraction
+from prism.config import Count, Fraction, Natural
 from prism.layers.base.dropout import Dropout
 from prism.layers.base.mixer import GROWS, HeadSizesConfig, Mixer, State
 from prism.layers.base.pace import Pace, Sequences
@@ -20,19 +20,13 @@ class HstuConfig(HeadSizesConfig):
     """HSTU as published."""
 
     from_model = ("dropout", "max_length")
-    positive = ("max_length",)
 
-    max_length: int = 256
+    max_length: Count = 256
     """N: distances beyond it share one bias, and attention is divided by it, whatever the length of a sequence."""
-    time_buckets: int = 128
+    time_buckets: Natural = 128
     """The largest bucket of the time between events."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Rate of dropout on what the block adds, before its last map (published: 0.2 on ML-1M)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("time_buckets", self.time_buckets, 0)
-        fraction("dropout", self.dropout)
 
 
 @final

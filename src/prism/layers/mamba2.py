@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, ShortConv
@@ -18,13 +19,11 @@ from prism.ops.delta.rule import delta_rule_flops
 class Mamba2Config(MixerConfig):
     """Mamba-2 as published, with one group of B and C."""
 
-    positive = ("expand", "state", "conv_size")
-
-    expand: int = 2
+    expand: Count = 2
     """Inner width as a multiple of the model's; a head has an even share of it (published: 64)."""
-    state: int = 128
+    state: Count = 128
     """Width of B and C: the columns of a head's state."""
-    conv_size: int = 4
+    conv_size: Count = 4
     """Window of the short convolution, in tokens."""
 
 

@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.errors import InputError
 from prism.layers.base.memory import Memory
 from prism.layers.base.mixer import Mixer, MixerConfig, State
@@ -25,11 +26,9 @@ Inner = Literal["gated-deltanet", "gla"]
 class RoutingConfig(MixerConfig):
     """How tokens are sent to memories."""
 
-    positive: ClassVar[tuple[str, ...]] = ("memories", "chosen")
-
-    memories: int = 4
+    memories: Count = 4
     """Memories that tokens choose from."""
-    chosen: int = 2
+    chosen: Count = 2
     """Memories that each token writes to and reads."""
     shared: bool = True
     """One more memory, which every token writes to and reads."""

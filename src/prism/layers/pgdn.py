@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import FromOne
 from prism.layers.base.memory import Memory, Project, Recall
 from prism.layers.base.mixer import State
 from prism.layers.base.pace import Pace, Write
@@ -20,9 +21,7 @@ from prism.ops.delta.rule import delta_rule_flops
 class PgdnConfig(GatedDeltaNetConfig):
     """Preconditioned Gated DeltaNet as published."""
 
-    positive = ("stretch",)
-
-    stretch: float = 1.5
+    stretch: FromOne = 1.5
     """Most by which a channel of the written key grows or shrinks; 1 is Gated DeltaNet."""
 
 

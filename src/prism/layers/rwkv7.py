@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import GatedWrite, Pace
 from prism.layers.base.parts import unit, wide
@@ -23,13 +24,11 @@ from prism.ops.gated.rule import gated_rule_flops
 class RWKV7Config(MixerConfig):
     """RWKV-7's time mixing as published, without the value residual between layers."""
 
-    positive = ("decay_rank", "rate_rank", "gate_rank")
-
-    decay_rank: int = 64
+    decay_rank: Count = 64
     """Rank of the map to the decays w (at most dim)."""
-    rate_rank: int = 64
+    rate_rank: Count = 64
     """Rank of the map to the in-context learning rates a (at most dim)."""
-    gate_rank: int = 128
+    gate_rank: Count = 128
     """Rank of the map to the gate on the read (at most dim)."""
 
 

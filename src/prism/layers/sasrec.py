@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import fraction
+from prism.config import Count, Fraction
 from prism.layers.base.dropout import Dropout
 from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
@@ -20,14 +20,10 @@ class SasrecConfig(MixerConfig):
 
     from_model = ("dropout",)
 
-    heads: int = 1
+    heads: Count = 1
     """Heads of the attention (published: 1)."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Rate of dropout on attention weights and after each map of the feed-forward (published: 0.2 on ML-1M)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fraction("dropout", self.dropout)
 
 
 @final

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
 from prism.layers.base.mixer import State
 from prism.layers.base.parts import half_lives, wide
@@ -21,13 +22,11 @@ Memory = Literal["linear", "mlp"]
 class TitansConfig(FastWeightsConfig):
     """Titans' neural memory."""
 
-    positive = ("expansion", "chunk")
-
     memory: Memory = "mlp"
     """M: two layers with a GELU between them; or one matrix."""
-    expansion: int = 2
+    expansion: Count = 2
     """Width of the memory's hidden layer, in head widths."""
-    chunk: int = 16
+    chunk: Count = 16
     """Tokens whose gradients are taken at the same weights: a part of the function. 1 is the equation, serial."""
     momentum: bool = True
     """Whether Z carries over (η); without, a token's own gradient is all it adds."""

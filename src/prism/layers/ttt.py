@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.errors import InputError
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
@@ -23,9 +24,7 @@ from prism.ops.rotary import rotate
 class TTTConfig(MixerConfig):
     """Test-time training as its authors' code computes it."""
 
-    positive = ("mini_batch",)
-
-    mini_batch: int = 16
+    mini_batch: Count = 16
     """b, tokens whose gradients are taken at the same weights; 1 is fully serial."""
 
 
@@ -38,9 +37,7 @@ class TTTLinearConfig(TTTConfig):
 class TTTMLPConfig(TTTConfig):
     """TTT-MLP: the inner model has one hidden layer."""
 
-    positive = ("expansion",)
-
-    expansion: int = 4
+    expansion: Count = 4
     """Width of the hidden layer, in head widths."""
 
 

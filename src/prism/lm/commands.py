@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tyro.conf import Positional
 
-from prism.config import at_least
+from prism.config import at_least, positive
 from prism.display.tables import show, show_all
 from prism.errors import InputError
 from prism.files import write_whole
@@ -134,9 +134,8 @@ def generate(
         device: Where the model runs: cuda, mps or cpu; default: the one that is there.
         threads: Threads of the CPU; default: torch's.
     """
-    at_least("tokens", tokens, 1)
+    positive(tokens=tokens, beams=beams)
     at_least("temperature", temperature, 0)
-    at_least("beams", beams, 1)
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
     use_threads(threads)

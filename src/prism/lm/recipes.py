@@ -1,19 +1,18 @@
 """The paper's language models at ~130M parameters, its ablation of depth and width as fields, and what each costs."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
-from prism.config import one_of
+from prism.config import one_of, positive
 from prism.errors import InputError
 from prism.layers import mixer_config
 from prism.layers.spelling import read_mixers
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.hf.model import PrismSequenceForCausalLM
-from prism.machine import matmul_rate
-from prism.models.backbone import Block
+from prism.machine import matmul_rate, pick_device
+from prism.models.backbone import Backbone
 from prism.models.matching import matched_ffn
 from prism.printed import PARAMETERS
 
@@ -109,8 +108,8 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop a token forward · "
-            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} a sequence · "
+            f"{self.parameters / 1e6:.2f}M parameters · {self.flops_per_token / 1e6:,.1f} Mflop per token forward · "
+            f"{_bytes(self.training_bytes)} of weights and optimiser + {_bytes(self.activation_bytes)} per sequence · "
             f"state {_bytes(self.state_bytes)} · expected {duration(self.seconds)} of training"
         )
 
@@ -126,22 +125,15 @@ def cost(config: PrismSequenceConfig, *, tokens: int = 2 * 10**9, context: int =
     """Counts, not measurements; `rate` is in floating-point operations per second (see `matmul_rate`)."""
     with torch.device("meta"):
         model = PrismSequenceForCausalLM(config)
-    blocks = [cast(Block, block) for block in model.model.backbone.blocks]
-    maps = sum(
-        2 * part.weight.numel()
-        for block in blocks
-        for name, part in block.named_modules()
-        if isinstance(part, nn.Linear) and not name.startswith("mixer.")
-    )
-    mixers = sum(block.mixer.flops(context // 2) for block in blocks)
-    flops = mixers + maps + 2 * config.vocab_size * config.hidden_size
+    backbone: Backbone = model.model.backbone
+    flops = backbone.flops(context // 2) + 2 * config.vocab_size * config.hidden_size
     parameters = model.num_parameters()
     return Cost(
         parameters=parameters,
         flops_per_token=flops,
         training_bytes=16 * parameters,
-        activation_bytes=4 * context * (len(blocks) * config.hidden_size + config.vocab_size),
-        state_bytes=4 * model.model.backbone.state_size(context),
+        activation_bytes=4 * context * (config.num_hidden_layers * config.hidden_size + config.vocab_size),
+        state_bytes=4 * backbone.state_size(context),
         seconds=3 * flops * tokens / rate,
     )
 
@@ -166,7 +158,8 @@ def language_recipes(tokens: int = 2 * 10**9, context: int = 2048, device: str =
         context: Tokens of a sequence.
         device: Whose speed the expected time is for.
     """
-    peak = matmul_rate(device)
+    positive(tokens=tokens, context=context)
+    peak = matmul_rate(str(pick_device(device)))
     rate = USED * peak
     print(f"expected time: 40 % of the {peak / 1e9:,.0f} Gflop/s of a plain product on {device}, {tokens:,} tokens")
     for name, printed in PARAMETERS.items():

@@ -11,27 +11,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from prism.config import at_least
+from prism.config import Checked, Count
 from prism.errors import InputError
 from prism.lm.data.shards import Shards
 from prism.ops.context.segment import share_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageTask:
+class LanguageTask(Checked):
     """Windows of the training tokens in a random order, all of them before any comes again."""
 
     train: Shards
     valid: Shards
-    tokens: int
+    tokens: Count
     """To train on in all rounds together."""
-    rounds: int
+    rounds: Count
     """The loop's epochs."""
-    length: int = 512
+    length: Count = 512
     """Tokens of a window."""
-    batch: int = 8
+    batch: Count = 8
     """Windows of a batch."""
-    valid_windows: int = 256
+    valid_windows: Count = 256
     """Windows of the validation tokens at most."""
     seed: int = 0
     together: int = 1
@@ -42,8 +42,7 @@ class LanguageTask:
     start = ""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "rounds", "length", "batch", "valid_windows"):
-            at_least(name, getattr(self, name), 1)
+        super().__post_init__()
         for name, shards in (("training", self.train), ("validation", self.valid)):
             if not shards.windows(self.length):
                 raise InputError(

@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from accelerate import PartialState
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import at_least
+from prism.config import Checked, Count, Natural, least
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers
 from prism.lm.data.shards import Shards, fingerprint, write_shards
 from prism.lm.data.text import python_documents, read_documents, text_files
-from prism.lm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from prism.lm.data.tokenizer import SMALLEST, Tokenizer, load_tokenizer, train_tokenizer
 from prism.lm.files import quiet
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.hf.model import PrismSequenceForCausalLM
@@ -26,11 +27,12 @@ from prism.lm.learner import Learner
 from prism.lm.recipes import USED, cost
 from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate, pick_device, use_threads
+from prism.models.backbone import BackboneConfig
 from prism.train.config import TrainConfig
 from prism.train.folder import own_folder
 from prism.train.keeper import load_best
 from prism.train.loop import train as run
-from prism.train.settings import keep_settings
+from prism.train.settings import check_settings, keep_settings
 
 # One document of so many is for validation.
 EVERY = 20
@@ -39,29 +41,29 @@ TOKENIZER_TEXT = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig:
+class LanguageConfig(Checked):
     """A language model and its training."""
 
     mixer: str = "prism"
     """A name of `prism list`, with fields after a colon (prism:steps=3,keys=shared); a hybrid lists one per block,
     repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
-    dim: int = 128
+    dim: Count = 128
     """Width."""
-    layers: int = 4
+    layers: Count = 4
     """Blocks."""
-    heads: int = 4
+    heads: Count = 4
     """Heads of each mixer."""
-    ffn: int | None = None
+    ffn: Natural | None = None
     """Hidden width of the SwiGLU; default: 8/3 of the width."""
-    vocabulary: int = 4096
+    vocabulary: Annotated[int, least(SMALLEST)] = 4096
     """Tokens of the tokenizer, where one is trained."""
-    length: int = 256
+    length: Count = 256
     """Tokens of a sequence."""
-    batch: int = 16
+    batch: Count = 16
     """Sequences of a batch."""
-    tokens: int = 1_000_000
+    tokens: Count = 1_000_000
     """To train on, in `epochs` equal rounds with an evaluation after each."""
-    context_parallel: int = 1
+    context_parallel: Count = 1
     """Processes that share every sequence, each a segment of it: for sequences too long for one (with torchrun)."""
     fsdp: bool = False
     """Divide weights, gradients and optimiser between the processes, not copy them to each (with torchrun)."""
@@ -75,11 +77,26 @@ class LanguageConfig:
     """How to train."""
 
     def __post_init__(self) -> None:
-        at_least("context_parallel", self.context_parallel, 1)
-        spelled_mixers(self.mixer, self.layers, heads=self.heads)  # refuses what does not fit
+        super().__post_init__()
+        mixers = spelled_mixers(self.mixer, self.layers, heads=self.heads)
+        with torch.device("meta"):  # refuses what does not fit
+            BackboneConfig(dim=self.dim, layers=self.layers, mixer=mixers, ffn=self.ffn).build()
         for mixer in read_mixers(self.mixer):
             if self.context_parallel > 1 and not MIXERS[mixer.name].splits:
                 raise InputError(f"{mixer.name} cannot share a sequence between processes: use a delta-rule mixer")
+
+    def task(self, shards: dict[str, Shards]) -> LanguageTask:
+        """Windows of the texts' tokens, in batches."""
+        return LanguageTask(
+            train=shards["train"],
+            valid=shards["valid"],
+            tokens=self.tokens,
+            rounds=self.train.epochs,
+            length=self.length,
+            batch=self.batch,
+            seed=self.train.seed,
+            together=self.context_parallel,
+        )
 
     def model(self, tokenizer: Tokenizer) -> PrismSequenceConfig:
         """The model for a tokenizer's vocabulary."""
@@ -129,30 +146,21 @@ def train(
     with own_folder(out):
         # of several processes the first writes, and the others then find everything there
         with processes.main_process_first():
-            keep_settings(out, asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]})
+            settings = asdict(config) | {"text": [str(p) for p in text], "valid": [str(p) for p in valid]}
+            check_settings(out, settings)
             parts = _parts(text, valid, column)
             kept = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
             shards = {name: pack(out / "tokens" / name, kept, parts[name], name, *names) for name in parts}
-        _train(config, kept, shards, out, processes)
+            task = config.task(shards)
+            keep_settings(out, settings)  # not before it is known that this run can be
+        _train(config, kept, task, out, processes)
 
 
-def _train(
-    config: LanguageConfig, tokenizer: Tokenizer, shards: dict[str, Shards], out: Path, on: PartialState
-) -> None:
-    task = LanguageTask(
-        train=shards["train"],
-        valid=shards["valid"],
-        tokens=config.tokens,
-        rounds=config.train.epochs,
-        length=config.length,
-        batch=config.batch,
-        seed=config.train.seed,
-        together=config.context_parallel,
-    )
+def _train(config: LanguageConfig, tokenizer: Tokenizer, task: LanguageTask, out: Path, on: PartialState) -> None:
     own = config.model(tokenizer)
     if on.is_main_process:
         budget = cost(own, tokens=config.tokens, context=config.length, rate=USED * matmul_rate(str(on.device)))
-        counts = f"{shards['train'].tokens:,} tokens to train on, {shards['valid'].tokens:,} to validate"
+        counts = f"{task.train.tokens:,} tokens to train on, {task.valid.tokens:,} to validate"
         print(f"{counts}; {budget}", flush=True)
     torch.manual_seed(config.train.seed)
     lm = PrismSequenceForCausalLM(own)

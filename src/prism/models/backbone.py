@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from prism.config import at_least, fraction
+from prism.config import Checked, Count, Fraction, Natural
 from prism.errors import InputError
 from prism.layers.base.dropout import Dropout
 from prism.layers.base.initial import initialise, scale_writer
@@ -23,37 +23,31 @@ from prism.ops.context.segment import Segment, context_group
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackboneConfig:
+class BackboneConfig(Checked):
     """A stack of blocks of one width."""
 
-    dim: int = 64
+    dim: Count = 64
     """Width of the residual stream."""
-    layers: int = 2
+    layers: Count = 2
     """Blocks."""
     mixer: MixerConfig | tuple[MixerConfig, ...] = field(default_factory=PrismConfig)
     """One mixer for all blocks, or one for each (a hybrid)."""
-    ffn: int | None = None
+    ffn: Natural | None = None
     """Hidden width of the SwiGLU; None: 8/3 of the width, up to a multiple of 16; 0: blocks of a mixer alone."""
-    positions: int = 0
+    positions: Natural = 0
     """Learned absolute positions, added to the input (SASRec); tokens beyond them share the last. 0: none."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Rate of dropout on what each mixer and SwiGLU adds, and on the input where positions are added to it."""
     checkpoint: bool = False
     """Keep only the input of each block for the backward pass and compute the rest again."""
-    context_parallel: int = 1
+    context_parallel: Count = 1
     """Neighbouring processes that share every sequence in training: each is given its segment of the tokens, and
     `cu_seqlens` of all of them. For mixers that `splits`."""
 
     def __post_init__(self) -> None:
-        at_least("dim", self.dim, 1)
-        at_least("layers", self.layers, 1)
-        at_least("positions", self.positions, 0)
-        fraction("dropout", self.dropout)
-        at_least("context_parallel", self.context_parallel, 1)
+        super().__post_init__()
         if self.context_parallel > 1 and self.positions:
             raise InputError("context_parallel needs a model without positions: a segment does not know its own")
-        if self.ffn is not None:
-            at_least("ffn", self.ffn, 0)
         if isinstance(self.mixer, tuple) and len(self.mixer) != self.layers:
             raise InputError(f"mixer lists {len(self.mixer)} mixers for layers = {self.layers}: give one each")
 
@@ -231,6 +225,12 @@ class Backbone(nn.Module):
         """Numbers remembered for one sequence after `length` tokens."""
         mixers = sum(block.mixer.state_size(length) for block, _ in self._blocks(None))
         return mixers + (self.positions is not None)
+
+    def flops(self, length: int = 0) -> int:
+        """Floating-point operations of one token forward, after `length` tokens: mixers and SwiGLUs."""
+        blocks = [block for block, _ in self._blocks(None)]
+        maps = [part for block in blocks if block.ffn is not None for part in (block.ffn.project, block.ffn.out)]
+        return sum(block.mixer.flops(length) for block in blocks) + sum(2 * part.weight.numel() for part in maps)
 
     def _check(self, state: tuple[State, ...] | None) -> None:
         wanted = len(self.blocks) + (self.positions is not None)

@@ -26,24 +26,39 @@ class Drawn(NamedTuple):
     """Tokens limits[g] … limits[g + 1] − 1 are group g."""
 
 
+class Extras(NamedTuple):
+    """What is added to scores, of the target, of each token's named items and of the drawn ones."""
+
+    named: Int[Tensor, "N S"]
+    """Items of each token that are counted whether drawn or not; -1: fewer."""
+    of_target: Float[Tensor, " N"]
+    of_named: Float[Tensor, "N S"]
+    of_drawn: Float[Tensor, "N M"]
+
+
 def sampled_log_likelihood(
     x: Float[Tensor, "N D"],
     table: Float[Tensor, "I D"],
     targets: Int[Tensor, " N"],
     drawn: Drawn,
+    extras: Extras | None = None,
     *,
     bias: Float[Tensor, " I"] | None = None,
 ) -> Float[Tensor, " N"]:
-    """log p(target) of each token, estimated; differentiable in `x`, `table` and `bias`.
+    """log p(target) of each token, estimated; differentiable in everything that is a number.
 
     Args:
         x: Features, one row per token.
         table: One row per item.
         targets: The item that came, 0 ≤ target < I.
         drawn: Items that stand for all others.
+        extras: Added to scores, and each token's named items, which are counted exactly:
+            t − log(e^t + Σ_{named} e^s + Σ_{drawn, not named} e^s / E).
         bias: Added to each item's score.
     """
     with torch.autocast(x.device.type, enabled=False):
+        if extras is not None:
+            return _with_extras(x.to(table.dtype), table, targets, drawn, extras, bias)
         target_rows, drawn_rows = F.embedding(targets, table), F.embedding(drawn.items, table)
         offsets = (None, None) if bias is None else (bias[targets], bias[drawn.items])
         hidden = (targets, drawn.items, drawn.log_expected.to(table.dtype), drawn.limits)
@@ -96,40 +111,19 @@ class _SampledLogLikelihood(torch.autograd.Function):
         return (dx, missing * x, ddrawn, *biases, None, None, None, None)
 
 
-class Extras(NamedTuple):
-    """What is added to scores, of the target, of each token's named items and of the drawn ones."""
-
-    named: Int[Tensor, "N S"]
-    """Items of each token that are counted whether drawn or not; -1: fewer."""
-    of_target: Float[Tensor, " N"]
-    of_named: Float[Tensor, "N S"]
-    of_drawn: Float[Tensor, "N M"]
-
-
-def named_log_likelihood(
-    x: Float[Tensor, "N D"],
-    table: Float[Tensor, "I D"],
-    targets: Int[Tensor, " N"],
-    drawn: Drawn,
-    extras: Extras,
-    *,
-    bias: Float[Tensor, " I"] | None = None,
+def _with_extras(
+    x: Tensor, table: Tensor, targets: Tensor, drawn: Drawn, extras: Extras, bias: Tensor | None
 ) -> Float[Tensor, " N"]:
-    """`sampled_log_likelihood` with something added to each score, and with items that are counted exactly:
-
-    t − log(e^t + Σ_{named} e^s + Σ_{drawn, not named} e^s / E). Differentiable in everything that is a number.
-    """
-    with torch.autocast(x.device.type, enabled=False):
-        x, offsets = x.to(table.dtype), table.new_zeros(len(table)) if bias is None else bias
-        named = extras.named.clamp(min=0)
-        target = (x * F.embedding(targets, table)).sum(1) + offsets[targets] + extras.of_target
-        exact = torch.einsum("nd,nsd->ns", x, F.embedding(named, table)) + offsets[named] + extras.of_named
-        exact = exact.masked_fill((extras.named < 0) | (named == targets[:, None]), -torch.inf)
-        rest = x @ F.embedding(drawn.items, table).T + offsets[drawn.items] + extras.of_drawn
-        rest = rest - torch.repeat_interleave(drawn.log_expected.to(table.dtype), drawn.limits.diff(), 0)
-        own = torch.cat([extras.named, targets[:, None]], 1)
-        rest = rest.masked_fill(_counted(own, drawn.items, len(table)), -torch.inf)
-        return target - torch.cat([target[:, None], exact, rest], 1).logsumexp(1)
+    offsets = table.new_zeros(len(table)) if bias is None else bias
+    named = extras.named.clamp(min=0)
+    target = (x * F.embedding(targets, table)).sum(1) + offsets[targets] + extras.of_target
+    exact = torch.einsum("nd,nsd->ns", x, F.embedding(named, table)) + offsets[named] + extras.of_named
+    exact = exact.masked_fill((extras.named < 0) | (named == targets[:, None]), -torch.inf)
+    rest = x @ F.embedding(drawn.items, table).T + offsets[drawn.items] + extras.of_drawn
+    rest = rest - torch.repeat_interleave(drawn.log_expected.to(table.dtype), drawn.limits.diff(), 0)
+    own = torch.cat([extras.named, targets[:, None]], 1)
+    rest = rest.masked_fill(_counted(own, drawn.items, len(table)), -torch.inf)
+    return target - torch.cat([target[:, None], exact, rest], 1).logsumexp(1)
 
 
 def _counted(items: Int[Tensor, "N S"], drawn: Int[Tensor, " M"], count: int) -> Bool[Tensor, "N M"]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from prism.config import at_least
+from prism.config import positive, some
 from prism.display.figures import line_style, pyplot, save_figure
 from prism.display.tables import show
 from prism.layers.spelling import spelled_mixers
@@ -113,10 +113,10 @@ def capacity(
         length: Tokens of a sequence.
         steps: Updates of each run at most.
         processes: Runs at a time, each on one thread.
-        out: Folder of the results: a JSON a run, capacity.png.
+        out: Folder of the results: one JSON per run, capacity.png.
     """
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+    some(mixers=mixers)
+    positive(dims=dims, pairs=pairs, seeds=seeds, processes=processes)
     for many in pairs:
         Mqar(length=length, pairs=many)
     training = replace(TRAINING, steps=steps)

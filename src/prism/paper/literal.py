@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from prism.config import at_least, one_of
+from prism.config import at_least, one_of, positive, some
 from prism.display.tables import show
 from prism.errors import DivergedError
 from prism.files import write_whole
@@ -118,8 +118,8 @@ def literal(
         out: Folder of the runs and of literal.json.
         folder: Where ML-1M is; default: $PRISM_DATA or ~/.cache/prism.
     """
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+    some(rows=rows)
+    positive(seeds=seeds, processes=processes)
     at_least("updates", updates, 0)
     at_least("ml1m_epochs", ml1m_epochs, 0)
     at_least("language_tokens", language_tokens, 0)

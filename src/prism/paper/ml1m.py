@@ -10,7 +10,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from prism.config import at_least
+from prism.config import positive
 from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.known import load
@@ -65,8 +65,7 @@ def ml1m(
         out: Folder of the runs; started again, it does what is left.
         folder: Where the data are; default: $PRISM_DATA or ~/.cache/prism.
     """
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+    positive(seeds=seeds, processes=processes)
     config = recipe(dim=dim, epochs=epochs)
     configs = {name: variant(config, name) for name in mixers}
     divided = split(load("ml-1m", folder=folder), config.protocol)

@@ -43,11 +43,5 @@ def rank(
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
     probe(
-        tasks,
-        mixers=mixers,
-        seeds=seeds,
-        settings=settings,
-        processes=processes,
-        only_finished=only_finished,
-        out=out,
+        tasks, mixers=mixers, seeds=seeds, settings=settings, processes=processes, only_finished=only_finished, out=out
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from prism.config import at_least, one_of
+from prism.config import one_of, positive, some
 from prism.errors import InputError, needs
 from prism.files import write_whole
 from prism.probes.report import has_lengths, show_table, write_curves, write_lengths
@@ -85,8 +85,8 @@ def probe(
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
     needs("matplotlib", extra="plots")  # before hours of training, not after
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+    some(mixers=mixers)
+    positive(seeds=seeds, processes=processes)
     one_of("recipe", recipe, Recipe)
     if settings is RECIPES["ours"]:  # called from Python with a recipe alone
         settings = RECIPES[recipe]

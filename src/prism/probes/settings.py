@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from prism.config import at_least
+from prism.config import Checked, Count, NotNegative
 from prism.layers.spelling import spelled_mixers
 from prism.probes.tasks.base import Probe
 from prism.probes.tasks.spelling import probe_kind, spelled_probe
@@ -14,35 +14,32 @@ from prism.probes.training import ProbeModelConfig, ProbeTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
+class ProbeSettings(Checked):
     """Model and training, the same for all mixers and seeds of a table."""
 
-    dim: int = 16
+    dim: Count = 16
     """Width D of the logic and control tasks."""
-    memory_dim: int = 32
+    memory_dim: Count = 32
     """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
-    tracking_dim: int = 64
+    tracking_dim: Count = 64
     """Width D of the tracking tasks."""
-    layers: int = 2
+    layers: Count = 2
     """Blocks."""
-    tracking_layers: int = 1
+    tracking_layers: Count = 1
     """Blocks of the tracking tasks: one, so that what is tracked is tracked by the recurrence."""
-    heads: int = 2
+    heads: Count = 2
     """Heads of every mixer."""
-    ffn: float = 0.0
+    ffn: NotNegative = 0.0
     """Hidden width of the SwiGLU in each block as a multiple of D; 0: none, as the paper's numbers imply
     (docs/probing.md)."""
-    length: int = 128
+    length: Count = 128
     """Tokens of a sequence."""
-    memory_length: int | None = None
+    memory_length: Count | None = None
     """Tokens of the memory tasks' sequences; None: as the others."""
-    tracking_length: int = 32
+    tracking_length: Count = 32
     """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
-
-    def __post_init__(self) -> None:
-        at_least("ffn", self.ffn, 0)
 
     def probe(self, task: str) -> Probe:
         """A task, as it is spelled, at its length."""

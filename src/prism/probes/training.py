@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least, fraction, one_of
-from prism.errors import DivergedError, InputError
+from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive
+from prism.errors import DivergedError
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import MixerConfig
 from prism.layers.prism import PrismConfig
@@ -29,16 +29,16 @@ _AHEAD = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeModelConfig:
+class ProbeModelConfig(Checked):
     """The paper's small model."""
 
     mixer: MixerConfig | tuple[MixerConfig, ...] = field(default_factory=lambda: PrismConfig(heads=2))
     """The mixer of every block, or one for each."""
-    dim: int = 16
+    dim: Count = 16
     """Width D."""
-    layers: int = 2
+    layers: Count = 2
     """Blocks."""
-    ffn: int = 0
+    ffn: Natural = 0
     """Hidden width of the SwiGLU in each block. 0, none: with it every mixer has a nonlinearity that is not its own."""
     vocabulary: int = VOCABULARY
     """Different tokens, and labels."""
@@ -67,49 +67,39 @@ class ProbeModel(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeTraining:
+class ProbeTraining(Checked):
     """How a probe is trained, the same for every mixer and task."""
 
-    steps: int = 1500
+    steps: Count = 1500
     """Updates at most."""
-    batch: int = 64
+    batch: Count = 64
     """Examples per update, all of them new; while sequences are shorter, as many more as make the same tokens."""
-    lr: float = 1e-2
+    lr: Positive = 1e-2
     """The learning rate after warm-up."""
-    warmup: int = 100
+    warmup: Count = 100
     """Updates in which the learning rate rises."""
     schedule: Schedule = "cosine"
     """What the learning rate does after it has risen: it falls to 0 along a cosine, or stays."""
-    growing: float = 0.8
+    growing: Fraction = 0.8
     """Share of the updates with shorter sequences, doubled in equal stages; 0: all have the task's length.
     What is learned among a few noise tokens holds among many, and is found sooner: more answers for the same tokens."""
-    first: int = 16
+    first: Count = 16
     """Tokens of the shortest of them at least."""
-    beta2: float = 0.98
+    beta2: Positive = 0.98
     """AdamW's decay of squared gradients."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """AdamW's pull of every weight to 0."""
-    clip: float = 1.0
+    clip: Positive = 1.0
     """The longest gradient that is not shortened."""
-    every: int = 100
+    every: Count = 100
     """Updates between looks at the accuracy."""
-    watched: int = 512
+    watched: Count = 512
     """Examples of such a look, other ones than those of the final test; of a task that is tested at other lengths too
     a share of them, at the next of these lengths."""
-    tested: int = 2048
+    tested: Count = 2048
     """Examples of the final test."""
-    solved: float = 0.998
+    solved: Positive = 0.998
     """Training ends when two looks in a row see this accuracy."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "warmup", "first", "every", "watched", "tested"):
-            at_least(name, getattr(self, name), 1)
-        fraction("growing", self.growing)
-        one_of("schedule", self.schedule, Schedule)
-        at_least("weight_decay", self.weight_decay, 0)
-        for name in ("lr", "clip", "beta2", "solved"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
 
     def rate(self, step: int) -> float:
         """The learning rate of an update, counted from 0."""

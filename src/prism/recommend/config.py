@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from prism.config import at_least, from_fields, one_of
+from prism.config import Checked, Count, Positive, at_least, from_fields
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers, with_options
@@ -26,7 +26,7 @@ Start = Literal["random", "cooccurrence"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitConfig:
+class FitConfig(Checked):
     """What to train and how. What is None (epochs and lr: 0) is chosen by the rules of `defaults.py` from the log."""
 
     mixer: str = "prism"
@@ -59,7 +59,7 @@ class FitConfig:
     with no name after it: none."""
     rehearsal: bool | None = None
     """Where lr and focus are open: try a bolder pair before training, and take it if it is ahead on validation."""
-    minutes: float = 10.0
+    minutes: Positive = 10.0
     """About how long training may take; on a slow machine there are fewer epochs."""
     features: tuple[str, ...] = ()
     """Columns of the item table to use: `genres` for categories (a|b), `name:words` for the words of a text."""
@@ -70,26 +70,21 @@ class FitConfig:
     cutoffs: tuple[int, ...] | None = None
     """Ranks at which Hit and NDCG are reported; NDCG at the first decides which epoch is best. None: 10 50 200, or with
     the paper's protocol 100 200 500."""
-    context: int | None = None
+    context: Count | None = None
     """Events of a history that count when it is scored; None: all, or a window if the state grows (attention)."""
     batching: BatchConfig = field(default_factory=BatchConfig)
     objective: ObjectiveConfig = field(default_factory=lambda: ObjectiveConfig(loss=None))
     train: TrainConfig = field(default_factory=lambda: TrainConfig(epochs=0, lr=0.0))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         PROTOCOLS[self.protocol]
-        if self.start is not None:
-            one_of("start", self.start, Start)
         check_features(self.features)
-        if self.context is not None:
-            at_least("context", self.context, 1)
         if not self.ranks:
             raise InputError("cutoffs is empty: give at least one rank, e.g. 10")
         for cutoff in self.ranks:
             at_least("cutoffs", cutoff, 1)
         check_experts(self.experts or ())
-        if not self.minutes > 0:
-            raise InputError(f"minutes must be above 0, got {self.minutes!r}")
         if self.experts and self.objective.loss == "bce":
             raise InputError(
                 "bce gives no probabilities that experts could be mixed with: use another loss or --experts"

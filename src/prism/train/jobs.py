@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from prism.files import write_whole
+from prism.files import refuse_file, write_whole
 from prism.train.settings import read_settings, refuse_others
 
 
@@ -59,6 +59,7 @@ J = TypeVar("J", bound=Job)
 
 def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
     """All results, those that `out` holds read from it, the others run and written there one by one."""
+    refuse_file(out)
     done = finished(jobs, out)
     missing = [job for job in jobs if job not in done]
     if done:

@@ -41,13 +41,18 @@ def read_settings(path: Path, remedy: str) -> dict[str, Any]:
     return found
 
 
-def keep_settings(out: Path, settings: Mapping[str, Any]) -> None:
-    """Writes `out/config.json`; a folder that holds a run with other settings is refused."""
+def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
+    """Refuses a folder whose `config.json` says that it holds a run with other settings."""
     path, remedy = out / "config.json", "choose another --out"
     if path.exists():
         refuse_others(out, settings, read_settings(path, remedy), remedy)
-    else:
-        write_whole(path, json.dumps(_as_json(settings), indent=1).encode())
+
+
+def keep_settings(out: Path, settings: Mapping[str, Any]) -> None:
+    """Writes `out/config.json`; a folder that holds a run with other settings is refused."""
+    check_settings(out, settings)
+    if not (out / "config.json").exists():
+        write_whole(out / "config.json", json.dumps(_as_json(settings), indent=1).encode())
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def test_every_layout_gives_the_same_documents(tmp_path: Path) -> None:
         ("a.txt", b"abc\xff\xfe", r"is not UTF-8 text \(byte 3\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
         ("a.jsonl", b'{"txt": "a"}', "line 1 has no text under 'text': did you mean 'txt'?"),
-        ("a.jsonl", b'["a"]', "line 1 has no text under 'text'"),
+        ("a.jsonl", b'["a"]', "line 1 is not a JSON object"),
+        ("a.jsonl", b'{"text": 5}', "line 1 has no text under 'text': none of its fields holds text"),
+        ("a.jsonl", b"{}", "line 1 has no text under 'text': none of its fields holds text"),
         ("a.jsonl.gz", b"no gzip", "is not a whole gzip file"),
         ("a.parquet", b"no parquet", "cannot be read as Parquet"),
     ],
@@ -187,7 +189,7 @@ def test_line_separators_inside_a_json_string_do_not_end_the_line(tmp_path: Path
 
 def test_tokens_of_a_file_are_held_as_an_array(tmp_path: Path) -> None:
     class Numbers:
-        """A tokenizer of numbers, each a token."""
+        """A tokenizer of numbers, one token each."""
 
         eos_token_id = 0
 

@@ -70,7 +70,7 @@ def recurrence(rank: int, world: int, rows: int, bounds: object, L: int, each: b
     part = slice(cuts[rank], cuts[rank + 1])
     mine = {name: x.detach()[:, part].clone().requires_grad_() for name, x in given(rows, L, each).items()}
     segment = segment_of(rank, cuts, bounds)  # type: ignore[arg-type]
-    o_r, S_r = delta_rule_across(**mine, scale=0.7, segment=segment)
+    o_r, S_r = delta_rule_across(segment, **mine, scale=0.7)
     torch.testing.assert_close(o_r, o[:, part], **EXACT)
     loss = (o_r * weight[:, part]).sum()
     if rank == world - 1 and ends_here:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from prism.ops import delta_rule
-from prism.ops.fastweight.nonlinear_delta import nonlinear_delta, nonlinear_delta_step
+from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 
 B, T, H, K, V = 2, 70, 2, 5, 4
 PHI = {"gelu": F.gelu, "tanh": torch.tanh, "identity": lambda y: y}
@@ -101,9 +101,9 @@ def test_steps_packed_sequences_and_splits_agree_with_the_whole(steps: int) -> N
     for n, (a, b) in enumerate(pairwise(limits)):
         state = None
         for t in range(a, b):
-            token = {name: y[:, t] for name, y in x.items()}
-            o_t, state = nonlinear_delta_step(**token, steps=steps, state=state)
-            torch.testing.assert_close(o[:, t], o_t, rtol=1e-10, atol=1e-10)
+            token = {name: y[:, t : t + 1] for name, y in x.items()}
+            o_t, state = nonlinear_delta(**token, steps=steps, initial_state=state, output_final_state=True)
+            torch.testing.assert_close(o[:, t : t + 1], o_t, rtol=1e-10, atol=1e-10)
         expected = torch.zeros_like(S[:1]) if state is None else state
         torch.testing.assert_close(S[n : n + 1], expected, rtol=1e-10, atol=1e-10)
     whole, _ = nonlinear_delta(**x, steps=steps)

@@ -8,7 +8,7 @@ import torch
 from support import tiny
 
 from prism.errors import InputError
-from prism.ops.sampled_loss import Drawn, sampled_log_likelihood
+from prism.ops.sampled_loss import sampled_log_likelihood
 from prism.recommend.data.splits import split
 from prism.recommend.model.experts import EXPERTS
 from prism.recommend.recommender import Recommender
@@ -87,7 +87,7 @@ def test_loss_and_gradients_approach_the_exact_ones_as_draws_grow(negatives: int
     mean, grads, repeats = 0.0, [torch.zeros_like(g) for g in wanted], 200
     for _ in range(repeats):
         drawn = draw(source, targets, LIMITS, shared=0)
-        found = sampled_log_likelihood(x, table, targets, Drawn(*drawn, LIMITS)).sum()
+        found = sampled_log_likelihood(x, table, targets, drawn).sum()
         mean += found.item() / repeats
         for total, g in zip(grads, torch.autograd.grad(found, (x, table)), strict=True):
             total += g / repeats

@@ -3,11 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from prism.config import Count
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import GatedRead, ShortConv, unit, wide
@@ -18,9 +18,7 @@ from prism.ops.common.packing import Packing
 class FastWeightsConfig(MixerConfig):
     """What their configs have."""
 
-    positive: ClassVar[tuple[str, ...]] = ("conv_size",)
-
-    conv_size: int = 4
+    conv_size: Count = 4
     """Window of the short convolutions, in tokens."""
 
 

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal, get_origin
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
+from prism.config import Checked, Count, at_least
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.base.pace import OneToken, Pace, Segments, Sequences
@@ -26,27 +26,17 @@ GROWS = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixerConfig:
+class MixerConfig(Checked):
     """What every mixer's config has."""
 
-    heads: int = 4
+    heads: Count = 4
     """Heads, each with a state of its own."""
     from_model: ClassVar[tuple[str, ...]] = ()
     """Fields that the model around the mixer fills in unless they are given: `dropout`, `max_length`."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Fields that have a name together: `prism:literal` is the mixer with those of `literal`."""
-    positive: ClassVar[tuple[str, ...]] = ("heads",)
-    """Fields that are at least 1, or None where that is allowed; beside those of the classes that it extends."""
     mixer: ClassVar[Callable[..., "Mixer"]]
     """What it configures: the class whose `Config` it is."""
-
-    def __post_init__(self) -> None:
-        for name in (name for cls in type(self).__mro__ for name in vars(cls).get("positive", ())):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 1)
-        for field in fields(self):
-            if get_origin(field.type) is Literal:
-                one_of(field.name, getattr(self, field.name), field.type)
 
     def build(self, dim: int) -> "Mixer":
         """A mixer of model width `dim`, its weights drawn from torch's generator."""
@@ -72,11 +62,9 @@ class MixerConfig:
 class HeadSizesConfig(MixerConfig):
     """What the config of a mixer has whose heads may have other widths than dim / heads."""
 
-    positive: ClassVar[tuple[str, ...]] = ("head_key", "head_value")
-
-    head_key: int | None = None
+    head_key: Count | None = None
     """Width K of a head's keys; None: dim / heads."""
-    head_value: int | None = None
+    head_value: Count | None = None
     """Width V of a head's values; None: dim / heads."""
 
     def head_sizes(self, dim: int) -> tuple[int, int]:

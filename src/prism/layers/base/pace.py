@@ -110,7 +110,7 @@ class Segments(NamedTuple):
         """The recurrence from the state that the processes before leave."""
         if isinstance(write, GatedWrite):
             raise InputError("a mixer with a decay per channel cannot share a sequence between processes: use another")
-        return delta_rule_across(**write.operands(), segment=self.segment)
+        return delta_rule_across(self.segment, **write.operands())
 
     def previous(self, x: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor]:
         """The token before each, which may be with a process before."""

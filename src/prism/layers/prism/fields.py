@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from prism.config import at_least
+from prism.config import Count, Natural
 from prism.errors import InputError
 from prism.layers.base.mixer import HeadSizesConfig
 from prism.layers.base.parts import ConvStart
@@ -46,10 +46,9 @@ TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
 class PrismFields(HeadSizesConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
-    positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank")
     presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
 
-    steps: int = 2
+    steps: Natural = 2
     """L, refinement steps per token and the rank of its write; 0 is Gated DeltaNet's write β v kᵀ."""
     base_write: bool = False
     """A Gated DeltaNet layer and beside its write L solver steps (rank L+1): the paper's language models. Only the
@@ -70,9 +69,9 @@ class PrismFields(HeadSizesConfig):
     """p from the anchor; or `none`: 1."""
     anchor: Anchor = "shortconv"
     """u from a short convolution; or `none`: from the token alone."""
-    conv_size: int = 5
+    conv_size: Count = 5
     """The anchor's window, in tokens."""
-    solver_rank: int | None = 128
+    solver_rank: Count | None = 128
     """Rank of the maps to p and to the directions after the erased one; models up to twice as wide, or None: full."""
     anchor_norm: AnchorNorm = "layer"
     """LayerNorm on u, which the paper's appendix on stability relies on; or none, as Algorithm 1 prints it."""
@@ -98,10 +97,6 @@ class PrismFields(HeadSizesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("steps", self.steps, 0)
-        self._refuse_contradictions()
-
-    def _refuse_contradictions(self) -> None:
         if self.residual == "state" and self.forget != "all":
             raise InputError("residual 'state' leaves the subtraction to the erasure: it needs forget = 'all'")
         if self.reflect and self.forget == "none":

@@ -106,9 +106,12 @@ def _lines(path: Path, column: str) -> Iterator[str]:
             raise InputError(
                 f"{path} line {number} is not JSON: {error.msg}; one object per line is expected"
             ) from None
-        if not isinstance(row, dict) or not isinstance(row.get(column), str):
-            known = [name for name, value in row.items() if isinstance(value, str)] if isinstance(row, dict) else []
-            raise InputError(f"{path} line {number} has no text under {column!r}: {suggest(column, known)}")
+        if not isinstance(row, dict):
+            raise InputError(f"{path} line {number} is not a JSON object: one object per line is expected")
+        if not isinstance(row.get(column), str):
+            known = [name for name, value in row.items() if isinstance(value, str)]
+            hint = suggest(column, known) if known else "none of its fields holds text"
+            raise InputError(f"{path} line {number} has no text under {column!r}: {hint}")
         yield row[column]
 
 

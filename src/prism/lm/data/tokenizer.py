@@ -8,13 +8,15 @@ from prism.config import at_least
 from prism.errors import InputError
 
 END = "<|endoftext|>"
+# Tokens of a vocabulary at least: 256 bytes and the end.
+SMALLEST = 257
 # The library's base class; its names differ between versions, and its types are not exported.
 Tokenizer = Any
 
 
 def train_tokenizer(documents: Iterable[str], vocabulary: int = 32000) -> Tokenizer:
     """A byte-level BPE of at most `vocabulary` tokens, one of which ends a document; no text is unknown to it."""
-    at_least("vocabulary", vocabulary, 257)  # 256 bytes and the end
+    at_least("vocabulary", vocabulary, SMALLEST)
     from tokenizers import Tokenizer as Core
     from tokenizers import decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

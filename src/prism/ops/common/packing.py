@@ -1,8 +1,10 @@
 """Sequences packed into one row [1, T, …]: where each begins and ends, read from the device once and handed down."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -65,6 +67,14 @@ def read_bounds(cu_seqlens: Tensor | Packing | None, B: int, T: int) -> Bounds |
 def lengths_of(B: int, T: int, bounds: Bounds | None) -> list[int]:
     """The length of every sequence."""
     return [T] * B if bounds is None else Packing(bounds).lengths
+
+
+def each_sequence(run: Callable[[Any], tuple[Tensor, Tensor]], x: Any, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """An operator on each packed sequence by itself, a `part` of its operands: outputs in one row, and states."""
+    found = [run(x.part(0, 0, slice(0)))]  # of no sequence, so that there is something to join
+    found += [run(x.part(a, b, slice(n, n + 1))) for n, (a, b) in enumerate(pairwise(bounds))]
+    o, S = zip(*found, strict=True)
+    return torch.cat(o, 1), torch.cat(S)
 
 
 def on_device(bounds: Bounds, device: torch.device) -> Int[Tensor, " limits"]:

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from prism.ops.common.autograd import once
-from prism.ops.common.backends import Backend
 from prism.ops.common.checks import compute_dtype
 from prism.ops.common.precision import own_precision
 from prism.ops.context.segment import Segment
@@ -22,19 +21,11 @@ from prism.ops.delta.rule import delta_rule
 
 
 def delta_rule_across(
-    q: Float[Tensor, "B T H K"],
-    k: Float[Tensor, "B T H *L K"],
-    v: Float[Tensor, "B T H *L V"],
-    beta: Float[Tensor, "B T H *L"],
-    log_alpha: Float[Tensor, "B T H"] | None = None,
-    *,
-    segment: Segment,
-    erase: Float[Tensor, "B T H *each"] | None = None,
-    scale: float | None = None,
-    backend: Backend = "auto",
+    segment: Segment, q: Float[Tensor, "B T H K"], v: Float[Tensor, "B T H *L V"], **others: Any
 ) -> tuple[Float[Tensor, "B T H V"], Float[Tensor, "N H V K"]]:
     """`delta_rule` on this process's tokens, from zeros where a sequence begins; and the states after them, here.
 
+    Its other operands, from k to scale, are `delta_rule`'s.
     All processes of the segment's group call it together, and again in the backward pass.
     """
     K, V, H = q.shape[-1], v.shape[-1], q.shape[2]
@@ -46,16 +37,11 @@ def delta_rule_across(
     )
     o, end = delta_rule(
         q,
-        k,
-        torch.cat([v, v.new_zeros(*v.shape[:-1], K)], -1),
-        beta,
-        log_alpha,
-        erase=erase,
-        scale=scale,
+        v=torch.cat([v, v.new_zeros(*v.shape[:-1], K)], -1),
         initial_state=start,
         output_final_state=True,
         cu_seqlens=packing,
-        backend=backend,
+        **others,
     )
     assert end is not None
     with own_precision(q):

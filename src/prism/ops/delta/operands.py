@@ -27,10 +27,10 @@ class Operands(NamedTuple):
         B, T, H, L, K = self.k.shape
         return B, T, H, L, K, self.v.shape[-1]
 
-    def tokens(self, part: slice | int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v, beta, log_alpha and erase of some tokens (one token: without the T axis)."""
-        q, k, v, beta = self.q[:, part], self.k[:, part], self.v[:, part], self.beta[:, part]
-        return q, k, v, beta, self.log_alpha[:, part], self.erase[:, part]
+    def part(self, first: int, last: int, sequences: slice) -> "Operands":
+        """Tokens first, …, last − 1, as one sequence that is not packed."""
+        tokens = (y[:, first:last] for y in self[:6])
+        return Operands(*tokens, S0=self.S0[sequences], scale=self.scale, bounds=None)  # type: ignore[arg-type, misc]
 
 
 def operands(

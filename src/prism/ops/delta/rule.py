@@ -107,7 +107,7 @@ def delta_rule_step(
         elif chosen == "cpu":
             o, S = importlib.import_module(MODULES["cpu"]).step(x)
         else:
-            o, S = one_token(*x.tokens(0), x.S0, x.scale)
+            o, S = one_token(x, 0, x.S0)
     if in_place and state is not None and S is not state:
         S = state.copy_(S)
     return o.to(q.dtype), S

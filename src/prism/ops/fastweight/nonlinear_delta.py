@@ -60,58 +60,17 @@ def nonlinear_delta(
     Returns:
         The outputs in q's dtype, and the final state (float32, or float64 for float64 inputs) or None.
     """
-    with own_precision(q):
-        x, beta = _operands(q, k, v, beta, log_alpha, steps, nonlinearity, scale, initial_state, cu_seqlens)
-        o, S = _chunks(x, beta, nonlinearity) if q.shape[1] else (x.v[:, :, :, 0], x.S0)
-    return o.to(q.dtype), S if output_final_state else None
-
-
-def nonlinear_delta_step(
-    q: Float[Tensor, "N H K"],
-    k: Float[Tensor, "N H K"],
-    v: Float[Tensor, "N H V"],
-    beta: Float[Tensor, "N H *L"],
-    log_alpha: Float[Tensor, "N H"] | None = None,
-    *,
-    steps: int = 1,
-    nonlinearity: Response = "gelu",
-    scale: float | None = None,
-    state: Float[Tensor, "N H V K"] | None = None,
-) -> tuple[Float[Tensor, "N H V"], Float[Tensor, "N H V K"]]:
-    """`nonlinear_delta` for one token of each sequence, the definition: each step a gradient step on the whole of S."""
-    gate = None if log_alpha is None else log_alpha[:, None]
-    q1, k1, v1, b1 = q[:, None], k[:, None], v[:, None], beta[:, None]
-    with own_precision(q):
-        x, b = _operands(q1, k1, v1, b1, gate, steps, nonlinearity, scale, state, None)
-        k1, S = x.k[:, 0, :, 0], x.log_alpha[:, 0].exp()[..., None, None] * x.S0
-        for l in range(steps):
-            delta = _correction(torch.einsum("nhvk,nhk->nhv", S, k1), x.v[:, 0, :, 0], nonlinearity)
-            S = S + b[:, 0, :, l, None, None] * delta.unsqueeze(-1) * k1.unsqueeze(-2)
-        return (x.scale * torch.einsum("nhvk,nhk->nhv", S, x.q[:, 0])).to(q.dtype), S
-
-
-def _operands(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor,
-    log_alpha: Tensor | None,
-    steps: int,
-    nonlinearity: str,
-    scale: float | None,
-    initial_state: Tensor | None,
-    cu_seqlens: Limits | None,
-) -> tuple[Operands, Tensor]:
-    """The checked operands, and β of each step."""
     at_least("steps", steps, 1)
     one_of("nonlinearity", nonlinearity, Response)
     if isinstance(k, Tensor) and k.ndim != 4:
         raise ValueError(f"k must have shape [B, T, H, K], one key per token, got {describe(k)}")
-    shared = beta[..., 0] if isinstance(beta, Tensor) and beta.ndim == 4 and beta.shape[-1] == steps else beta
-    x = operands(q, k, v, shared, log_alpha, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
-    if shared is beta:
-        return x, x.beta.expand(*x.beta.shape[:3], steps)
-    return x, beta.to(x.q.dtype)
+    own = isinstance(beta, Tensor) and beta.ndim == 4 and beta.shape[-1] == steps  # each step has its size
+    with own_precision(q):
+        given = (q, k, v, beta[..., 0] if own else beta, log_alpha)
+        x = operands(*given, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+        sizes = beta.to(x.q.dtype) if own else x.beta.expand(*x.beta.shape[:3], steps)
+        o, S = _chunks(x, sizes, nonlinearity) if q.shape[1] else (x.v[:, :, :, 0], x.S0)
+    return o.to(q.dtype), S if output_final_state else None
 
 
 def _correction(y: Tensor, v: Tensor, nonlinearity: Response) -> Tensor:

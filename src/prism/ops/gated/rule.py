@@ -72,8 +72,7 @@ def gated_rule_step(
     tokens = (y.unsqueeze(1) if isinstance(y, Tensor) else y for y in (q, k, v, log_alpha, find, erase))
     with own_precision(q):
         x = gated_operands(*tokens, side=side, scale=scale, initial_state=state)  # type: ignore[arg-type, misc]
-        token = (None if y is None else y[:, 0] for y in x[:6])
-        o, S = one_token(*token, S=x.S0, scale=x.scale, side=x.side)  # type: ignore[arg-type, misc]
+        o, S = one_token(x, 0, x.S0)
     return o.to(q.dtype), S
 
 

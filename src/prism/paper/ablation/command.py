@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import at_least, one_of
+from prism.config import one_of, positive
 from prism.errors import InputError
 from prism.files import write_whole
 from prism.layers.spelling import read_mixers, with_options
@@ -79,8 +79,7 @@ def ablation(
         out: Folder of the runs and of ablation.json.
         reading: How the log is read.
     """
-    at_least("seeds", seeds, 1)
-    at_least("processes", processes, 1)
+    positive(seeds=seeds, processes=processes)
     for name in variants:
         one_of("variants", name, tuple(VARIANTS))
     configs = {name: without(config, name) for name in VARIANTS if name in (FULL, *variants)}

@@ -12,11 +12,19 @@ import numpy as np
 import torch
 
 from prism.bench.report import Claim
-from prism.config import at_least
+from prism.config import positive
 from prism.display.tables import show
-from prism.files import write_whole
+from prism.files import refuse_file, write_whole
 from prism.paper.theory import plots as theory_plots
-from prism.paper.theory.linear import anchor_errors, degeneracy, forget_ranks, forgetting, inverse_entries, write_ranks
+from prism.paper.theory.linear import (
+    Forgetting,
+    anchor_errors,
+    degeneracy,
+    forget_ranks,
+    forgetting,
+    inverse_entries,
+    write_ranks,
+)
 from prism.paper.theory.trained import (
     GELU_SLOPE,
     Amortisation,
@@ -33,6 +41,7 @@ GAMMAS = (0.5, 0.8, 0.95)
 DEPTHS = (1, 2, 4)
 # Our write beyond the paper: what the state holds already is taken away exactly, along every direction.
 EXACT = "prism:forget=all,residual=state"
+REWRITING = "erasing where it writes"
 
 
 def theory(
@@ -48,8 +57,8 @@ def theory(
         seeds: Models of each depth, with seeds 0, 1, …
         out: Folder of the results: theory.json and one PNG per measurement.
     """
-    at_least("updates", updates, 1)
-    at_least("seeds", seeds, 1)
+    positive(updates=updates, seeds=seeds)
+    refuse_file(out)
     PROBES[task](length=length)
     numbers, claims = recurrence(out)
     more, others = inside(updates, task, length, seeds, out)
@@ -64,7 +73,6 @@ def theory(
 def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
     """What needs no trained model."""
     ranks, forget = write_ranks(), forget_ranks()
-    inverses = {epsilon: inverse_entries(epsilon) for epsilon in (0.5, 1.0, 2.0)}
     theory_plots.ranks(out / "rank.png", ranks)
     errors = forgetting()
     theory_plots.errors(out / "forgetting.png", errors)
@@ -72,57 +80,7 @@ def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
     theory_plots.anchors(out / "anchor.png", anchors)
     states = degeneracy()
     theory_plots.degeneracy(out / "degeneracy.png", states)
-    misses = max(w / b for a in anchors for w, b in zip(a.worst, a.bound, strict=True))
-    depths = np.arange(1, len(ranks["independent"]) + 1)
-    claims = [
-        Claim(
-            text="rank of a token's write less L, largest",
-            measured=float(np.abs(ranks["independent"] - depths).max()),
-            most=0,
-        ),
-        Claim(text="rank with shared keys", measured=float(max(ranks["shared"])), most=1),
-        Claim(text="rank of a token's forgetting, as printed", measured=float(max(forget["first"])), most=1),
-        Claim(
-            text="the same with forget=all, less L, largest",
-            measured=float(np.abs(np.array(forget["all"]) - depths).max()),
-            most=0,
-        ),
-        *(
-            Claim(text=f"entries of a chunk's inverse over ε = {epsilon:g}", measured=largest / epsilon, most=1 + 1e-9)
-            for epsilon, largest in inverses.items()
-        ),
-        Claim(text="the same at ε = 1 with keys of length 1.5", measured=inverse_entries(1.0, size=1.5)),
-        Claim(
-            text="forgetting, worst γ at each lag, over its ln T bound",
-            measured=float((errors.envelope / errors.envelope_bound).max()),
-            most=1.1,
-        ),
-        Claim(
-            text="the same at lag 1, over the paper's 4K/e²: its bound assumes γ = 2 there", measured=errors.first_lag
-        ),
-        Claim(
-            text="forgetting, worst single channel, growth from T/8 to T",
-            measured=float(errors.channel[-1] / errors.channel[len(errors.lags) // 8 - 1]),
-            most=1.3,
-        ),
-        Claim(
-            text="writing, variance over T σ²",
-            measured=float(errors.written[-1] / errors.written_bound[-1]),
-            least=0.8,
-            most=1.2,
-        ),
-        Claim(text="anchor: worst error over γ^{w+1}/(1−γ)", measured=misses, most=1 + 1e-9),
-        Claim(
-            text="distance to W_v W_k⁻¹, linear values (any sequence)",
-            measured=states.to_optimum["linear"][-1],
-            most=1e-6,
-        ),
-        Claim(
-            text="distance between two sequences' states, nonlinear values",
-            measured=states.apart["nonlinear"][-1],
-            least=0.1,
-        ),
-    ]
+    inverses = {epsilon: inverse_entries(epsilon) for epsilon in (0.5, 1.0, 2.0)}
     numbers = {
         "rank": ranks,
         "forgetting rank": forget,
@@ -131,27 +89,69 @@ def recurrence(out: Path) -> tuple[dict[str, Any], list[Claim]]:
         "anchor": [asdict(a) for a in anchors],
         "degeneracy": asdict(states),
     }
-    return numbers, claims
+    misses = max(w / b for a in anchors for w, b in zip(a.worst, a.bound, strict=True))
+    return numbers, [
+        *_of_ranks(ranks, forget),
+        *_of_inverses(inverses),
+        *_of_errors(errors),
+        Claim("anchor: worst error over γ^{w+1}/(1−γ)", misses, most=1 + 1e-9),
+        Claim("distance to W_v W_k⁻¹, linear values (any sequence)", states.to_optimum["linear"][-1], most=1e-6),
+        Claim("distance between two sequences' states, nonlinear values", states.apart["nonlinear"][-1], least=0.1),
+    ]
+
+
+def _of_ranks(ranks: dict[str, list[int]], forget: dict[str, list[int]]) -> list[Claim]:
+    depths = np.arange(1, len(ranks["independent"]) + 1)
+    missed = {name: float(np.abs(np.array(found) - depths).max()) for name, found in (ranks | forget).items()}
+    return [
+        Claim("rank of a token's write less L, largest", missed["independent"], most=0),
+        Claim("rank with shared keys", max(ranks["shared"]), most=1),
+        Claim("rank of a token's forgetting, as printed", max(forget["first"]), most=1),
+        Claim("the same with forget=all, less L, largest", missed["all"], most=0),
+    ]
+
+
+def _of_inverses(inverses: dict[float, float]) -> list[Claim]:
+    return [
+        *(
+            Claim(f"entries of a chunk's inverse over ε = {epsilon:g}", largest / epsilon, most=1 + 1e-9)
+            for epsilon, largest in inverses.items()
+        ),
+        Claim("the same at ε = 1 with keys of length 1.5", inverse_entries(1.0, size=1.5)),
+    ]
+
+
+def _of_errors(errors: Forgetting) -> list[Claim]:
+    envelope = float((errors.envelope / errors.envelope_bound).max())
+    growth = float(errors.channel[-1] / errors.channel[len(errors.lags) // 8 - 1])
+    written = float(errors.written[-1] / errors.written_bound[-1])
+    return [
+        Claim("forgetting, worst γ at each lag, over its ln T bound", envelope, most=1.1),
+        Claim("the same at lag 1, over the paper's 4K/e²: its bound assumes γ = 2 there", errors.first_lag),
+        Claim("forgetting, worst single channel, growth from T/8 to T", growth, most=1.3),
+        Claim("writing, variance over T σ²", written, least=0.8, most=1.2),
+    ]
+
+
+Shares = dict[str, dict[int, list[Amortisation]]]
 
 
 def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple[dict[str, Any], list[Claim]]:
     """What is measured in models, before training and after, the last layer of each."""
     found: dict[str, Any] = {}
-    shares: dict[str, dict[int, list[Amortisation]]] = {
-        name: {depth: [] for depth in DEPTHS} for name in ("untrained", "trained", "erasing where it writes")
-    }
+    shares: Shares = {name: {depth: [] for depth in DEPTHS} for name in ("untrained", "trained", REWRITING)}
     accuracies: list[float] = []
     slopes: list[Slopes] = []
     deepest: list[Tokens] = []
     for depth, seed in product(DEPTHS, range(seeds)):
+        given: dict[str, Any] = {"task": task, "length": length, "seed": seed}
         for name, many in (("untrained", 0), ("trained", updates)):
-            layers, accuracy = trained_layers(depth, task=task, updates=many, length=length, seed=seed)
+            layers, accuracy = trained_layers(depth, updates=many, **given)
             shares[name][depth].append(amortisation(layers[-1]))
             record = asdict(shares[name][depth][-1]) | {"accuracy": accuracy}
             found[f"amortisation, L={depth}, seed {seed}, {name}"] = record
-        given = {"task": task, "updates": updates, "length": length, "seed": seed}
-        exact, _ = trained_layers(depth, mixer=EXACT, **given)  # type: ignore[arg-type]
-        shares["erasing where it writes"][depth].append(amortisation(exact[-1]))
+        exact, _ = trained_layers(depth, mixer=EXACT, updates=updates, **given)
+        shares[REWRITING][depth].append(amortisation(exact[-1]))
         accuracies.append(accuracy)
         slopes.append(refinement_slopes(layers[-1]))
         found[f"slopes, L={depth}, seed {seed}"] = asdict(slopes[-1])
@@ -163,62 +163,47 @@ def inside(updates: int, task: str, length: int, seeds: int, out: Path) -> tuple
     theory_plots.spectrum(out / "spectrum.png", spectrum, alpha)
     theory_plots.slopes(out / "lipschitz.png", max(slopes, key=lambda one: max(one.loop)))
     theory_plots.amortisation(out / "amortisation.png", shares)
-    last = shares["trained"][DEPTHS[-1]]
-    claims = [
-        # what follows is said of trained models: of models that have not learnt their task it would say nothing
-        Claim(text="accuracy of the trained models, smallest", measured=min(accuracies), least=0.95),
-        Claim(text="spectrum of A_t, smallest", measured=float(spectrum.min()), least=-1e-9),
-        Claim(
-            text="spectrum of A_t, largest over α", measured=float((spectrum / alpha[..., None]).max()), most=1 + 1e-9
-        ),
-        Claim(
-            text="slope of a refinement step over L_φ·M",
-            measured=max(a / b for one in slopes for a, b in zip(one.step, one.step_bound, strict=True)),
-            most=1,
-        ),
-        Claim(
-            text="M = max|p|, which the paper takes as about 1",
-            measured=max(bound for one in slopes for bound in one.step_bound) / GELU_SLOPE,
-            most=1.5,
-        ),
-        Claim(
-            text="share of channels in which r − δ is negative feedback, smallest of any step",
-            measured=min(share for one in slopes for share in one.damped),
-        ),
-        Claim(
-            text=f"share of the serial solver's gain, L={DEPTHS[-1]}: PRISM's write (1: as good)",
-            measured=median(one.prism for one in last),
-            least=0.5,
-        ),
-        Claim(
-            text=f"the same, L={DEPTHS[-1]}: {EXACT}",
-            measured=median(one.prism for one in shares["erasing where it writes"][DEPTHS[-1]]),
-        ),
-        Claim(
-            text=f"the same, L={DEPTHS[-1]}: Gated DeltaNet's one-shot write",
-            measured=median(one.one_shot for one in last),
-        ),
-        Claim(
-            text="cosine of the anchor with φ(S⁰k), which it stands for",
-            measured=median(one.anchor_cosine for one in last),
-            least=0.5,
-        ),
-        Claim(
-            text="correlation of the gain with φ'(S⁰k)",
-            measured=median(one.gain_correlation for one in last),
-            least=0.5,
-        ),
-    ]
     found["spectrum"] = {"least": float(spectrum.min()), "most": float(spectrum.max())}
-    return found, claims
+    return found, [
+        # what follows is said of trained models: of models that have not learnt their task it would say nothing
+        Claim("accuracy of the trained models, smallest", min(accuracies), least=0.95),
+        Claim("spectrum of A_t, smallest", float(spectrum.min()), least=-1e-9),
+        Claim("spectrum of A_t, largest over α", float((spectrum / alpha[..., None]).max()), most=1 + 1e-9),
+        *_of_slopes(slopes),
+        *_of_shares(shares),
+    ]
 
 
-def show_shares(shares: dict[str, dict[int, list[Amortisation]]]) -> None:
+def _of_slopes(slopes: list[Slopes]) -> list[Claim]:
+    step = max(a / b for one in slopes for a, b in zip(one.step, one.step_bound, strict=True))
+    gain = max(bound for one in slopes for bound in one.step_bound) / GELU_SLOPE
+    damped = min(share for one in slopes for share in one.damped)
+    return [
+        Claim("slope of a refinement step over L_φ·M", step, most=1),
+        Claim("M = max|p|, which the paper takes as about 1", gain, most=1.5),
+        Claim("share of channels in which r − δ is negative feedback, smallest of any step", damped),
+    ]
+
+
+def _of_shares(shares: Shares) -> list[Claim]:
+    L, last = DEPTHS[-1], shares["trained"][DEPTHS[-1]]
+    prism, rewriting = (median(one.prism for one in shares[name][L]) for name in ("trained", REWRITING))
+    cosine, correlation = median(one.anchor_cosine for one in last), median(one.gain_correlation for one in last)
+    return [
+        Claim(f"share of the serial solver's gain, L={L}: PRISM's write (1: as good)", prism, least=0.5),
+        Claim(f"the same, L={L}: {EXACT}", rewriting),
+        Claim(f"the same, L={L}: Gated DeltaNet's one-shot write", median(one.one_shot for one in last)),
+        Claim("cosine of the anchor with φ(S⁰k), which it stands for", cosine, least=0.5),
+        Claim("correlation of the gain with φ'(S⁰k)", correlation, least=0.5),
+    ]
+
+
+def show_shares(shares: Shares) -> None:
     """The amortisation over L: the median of the seeds, and their range."""
     kinds: dict[str, tuple[str, Callable[[Amortisation], float]]] = {
         "PRISM's, untrained": ("untrained", lambda one: one.prism),
         "PRISM's, trained": ("trained", lambda one: one.prism),
-        f"{EXACT}, trained": ("erasing where it writes", lambda one: one.prism),
+        f"{EXACT}, trained": (REWRITING, lambda one: one.prism),
         "one-shot β v kᵀ": ("trained", lambda one: one.one_shot),
         "nonlinear_delta, 1 step": ("trained", lambda one: one.serial[1]),
         "nonlinear_delta, 8 steps": ("trained", lambda one: one.serial[8]),

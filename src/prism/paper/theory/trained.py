@@ -22,8 +22,10 @@ from torch import Tensor
 from prism.layers.base.pace import Write
 from prism.layers.prism import Prism
 from prism.layers.spelling import with_options
+from prism.ops import delta_rule_step
 from prism.ops.delta.definition import one_token
-from prism.ops.fastweight.nonlinear_delta import nonlinear_delta_step
+from prism.ops.delta.operands import Operands
+from prism.ops.fastweight.nonlinear_delta import nonlinear_delta
 from prism.probes.settings import ProbeSettings
 from prism.probes.tasks.base import PROBES
 from prism.probes.training import ProbeTraining, run_probe
@@ -106,10 +108,10 @@ def _states_before(write: Write) -> Float[Tensor, "B T H V K"]:
     """S_{t−1} of every token, by the definition."""
     B, T, H, _, K = write.k.shape
     S, before = write.v.new_zeros(B, H, write.v.shape[-1], K), []
+    x = Operands(*_whole(write), S0=S, scale=1.0, bounds=None)
     for t in range(T):
         before.append(S)
-        q, k, v, beta, log_alpha, erase = (y[:, t] for y in _whole(write))
-        _, S = one_token(q, k, v, beta, log_alpha, erase, S, 1.0)
+        _, S = one_token(x, t, S)
     return torch.stack(before, 1)
 
 
@@ -187,12 +189,19 @@ def amortisation(tokens: Tokens, depths: tuple[int, ...] = (1, 2, 4, 8)) -> Amor
         return float(before - after)
 
     def serial(depth: int, size: Tensor = beta) -> Tensor:
-        given = (w.q, k, tokens.v, size, w.log_alpha)
-        step = nonlinear_delta_step(*given, steps=depth, nonlinearity=config.nonlinearity, state=tokens.before)
-        return step[1].to(k.dtype)
+        given = (None if y is None else y[:, None] for y in (w.q, k, tokens.v, size, w.log_alpha))  # one token each
+        _, S = nonlinear_delta(
+            *given,
+            steps=depth,
+            nonlinearity=config.nonlinearity,
+            initial_state=tokens.before,
+            output_final_state=True,
+        )
+        assert S is not None
+        return S
 
     erased = start - beta[..., None, None] * torch.einsum("nhvk,nhk,nhj->nhvj", start, k, k)
-    _, prism = one_token(*_whole(w), tokens.before, 1.0)
+    _, prism = delta_rule_step(**w.operands(), state=tokens.before)
     one_shot = erased + torch.einsum("nh,nhv,nhk->nhvk", beta, tokens.v, k)
     unit = gained(serial(config.steps, w.beta if config.forget == "all" else beta))
     read = torch.einsum("nhvk,nhk->nhv", start, k)

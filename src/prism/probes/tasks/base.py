@@ -8,13 +8,12 @@ that ask) and noise (whatever stands between). In the drawings, `.` is noise and
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.config import at_least, one_of
-from prism.errors import InputError
+from prism.config import Checked, Count, at_least, most, one_of
 from prism.registry import Registry
 
 VOCABULARY = 64
@@ -29,6 +28,7 @@ WINDOW = 5
 Kind = Literal["memory", "logic", "control", "tracking"]
 Split = Literal["train", "test"]
 Ints = NDArray[np.int64]
+Keys = Annotated[Count, most(len(NAMES), "keys there are")]
 
 
 class Examples(NamedTuple):
@@ -39,7 +39,7 @@ class Examples(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe(ABC):
+class Probe(Checked, ABC):
     """One task: sequences and labels as a function of a seed."""
 
     length: int = 128
@@ -53,6 +53,7 @@ class Probe(ABC):
     """Multiples of the length at which it is tested as well."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("length", self.length, self.shortest)
 
     @property
@@ -113,12 +114,6 @@ PROBES: Registry[type[Probe]] = Registry(
 )
 PAPER_PROBES = tuple(PROBES)[:9]
 """The paper's; the others are ours."""
-
-
-def at_most(name: str, value: int, most: int, what: str) -> None:
-    """Refuses more of something than there is."""
-    if value > most:
-        raise InputError(f"{name} must be at most {most} ({what}), got {value}")
 
 
 def distinct(rng: np.random.Generator, count: int, chosen: int, among: range) -> Ints:

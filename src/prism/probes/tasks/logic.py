@@ -4,13 +4,15 @@ Nothing has to be remembered for long: a model that fails cannot compute, or can
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from prism.config import at_least
-from prism.probes.tasks.base import CONTROL, DATA, WINDOW, Ints, Probe, at_most
+from prism.config import Count, least, most
+from prism.probes.tasks.base import CONTROL, DATA, WINDOW, Ints, Probe
 
 _XOR, _PARITY, _SUM, _PALINDROME, _MUX, SELECT_0, SELECT_1 = CONTROL[:7]
+Symbols = Annotated[int, least(2), most(len(DATA), "data tokens there are")]
 
 
 def _ask(tokens: Ints, *operands: Ints, sign: int) -> None:
@@ -28,14 +30,8 @@ class Xor(Probe):
     """
 
     kind = "logic"
-
-    @property
-    def shortest(self) -> int:
-        return 3
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    shortest = 3
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         a, b = rng.integers(DATA.start, DATA.stop, (2, len(tokens)))
@@ -50,23 +46,15 @@ class Parity(Probe):
     . . . . . . . . 1 1 1 PARITY → 1
     """
 
-    bits: int = 3
+    bits: Annotated[Count, most(WINDOW - 1, "the anchor's window less the sign")] = 3
     """Bits; with the sign that asks, they fill the anchor's window at most."""
 
     kind = "logic"
-
-    def __post_init__(self) -> None:
-        at_least("bits", self.bits, 1)
-        at_most("bits", self.bits, WINDOW - 1, "the anchor's window less the sign")
-        super().__post_init__()
+    chance = 0.5
 
     @property
     def shortest(self) -> int:
         return self.bits + 1
-
-    @property
-    def chance(self) -> float:
-        return 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         bits = rng.integers(2, size=(self.bits, len(tokens)))
@@ -78,17 +66,9 @@ class Parity(Probe):
 class _OfSymbols(Probe):
     """Three tokens and a sign; an operand is one of so many symbols."""
 
-    symbols: int = 10
+    symbols: Symbols = 10
     """Symbols there are."""
-
-    def __post_init__(self) -> None:
-        at_least("symbols", self.symbols, 2)
-        at_most("symbols", self.symbols, len(DATA), "data tokens there are")
-        super().__post_init__()
-
-    @property
-    def shortest(self) -> int:
-        return 4
+    shortest = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +78,11 @@ class ModularAddition(Probe):
     . . . . . . . . . 8 4 SUM → 2
     """
 
-    modulus: int = 10
+    modulus: Symbols = 10
     """Digits there are."""
 
     kind = "logic"
-
-    def __post_init__(self) -> None:
-        at_least("modulus", self.modulus, 2)
-        at_most("modulus", self.modulus, len(DATA), "data tokens there are")
-        super().__post_init__()
-
-    @property
-    def shortest(self) -> int:
-        return 3
+    shortest = 3
 
     @property
     def chance(self) -> float:
@@ -130,10 +102,7 @@ class Palindrome(_OfSymbols):
     """
 
     kind = "logic"
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         a, b = rng.integers(self.symbols, size=(2, len(tokens)))

@@ -4,14 +4,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prism.config import at_least
-from prism.probes.tasks.base import CONTROL, NAMES, VALUES, Ints, Probe, at_most, distinct, scatter
+from prism.config import Count, most
+from prism.probes.tasks.base import CONTROL, NAMES, VALUES, Ints, Keys, Probe, distinct, scatter
 
 ON, OFF, NULL, *CONTEXTS = CONTROL
 
 
+class _Recall(Probe):
+    """Which of the values it was."""
+
+    kind = "memory"
+    chance = 1 / len(VALUES)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Mqar(Probe):
+class Mqar(_Recall):
     """Recall: the value that followed this key.
 
     Pairs of a key and a value among noise; the last token is one of the keys.
@@ -19,23 +26,12 @@ class Mqar(Probe):
         . . 3 21 . . . . 7 30 . 11 16 . . . 5 24 . . 7 → 30
     """
 
-    pairs: int = 4
+    pairs: Keys = 4
     """Pairs to remember, their keys all different."""
-
-    kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("pairs", self.pairs, 1)
-        at_most("pairs", self.pairs, len(NAMES), "keys there are")
-        super().__post_init__()
 
     @property
     def shortest(self) -> int:
         return 2 * self.pairs + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count = len(tokens)
@@ -48,7 +44,7 @@ class Mqar(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolyRecall(Probe):
+class PolyRecall(_Recall):
     """Recall in context: the value that followed this key after this sign.
 
     Each key stands once after each of two signs, with a value for each; the last two tokens are a sign and a key.
@@ -56,23 +52,12 @@ class PolyRecall(Probe):
         . A 5 24 . . B 5 17 . . . B 9 30 . . A 9 19 . . B 5 → 17
     """
 
-    keys: int = 2
+    keys: Keys = 2
     """Different keys, each in both contexts."""
-
-    kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("keys", self.keys, 1)
-        at_most("keys", self.keys, len(NAMES), "keys there are")
-        super().__post_init__()
 
     @property
     def shortest(self) -> int:
         return 6 * self.keys + 2
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))
@@ -87,7 +72,7 @@ class PolyRecall(Probe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariableTracking(Probe):
+class VariableTracking(_Recall):
     """Pointers: the value at the end of this chain.
 
     Chains `a = value`, `b = a`, `c = b`, each link a pair in this order, the chains' links mixed; the last token is the
@@ -96,26 +81,18 @@ class VariableTracking(Probe):
         . 3 21 . . 8 30 . 5 3 . . . 9 8 . 12 5 . . 14 9 . . 12 → 21
     """
 
-    chains: int = 3
+    chains: Count = 3
     """Chains: with one alone, its value would be the only one in sight."""
-    links: int = 3
+    links: Count = 3
     """Pairs of a chain."""
 
-    kind = "memory"
-
     def __post_init__(self) -> None:
-        at_least("chains", self.chains, 1)
-        at_least("links", self.links, 1)
-        at_most("chains · links", self.chains * self.links, len(NAMES), "names there are")
         super().__post_init__()
+        most(len(NAMES), "names there are").check("chains · links", self.chains * self.links)
 
     @property
     def shortest(self) -> int:
         return 2 * self.chains * self.links + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))
@@ -141,14 +118,8 @@ class SilenceGate(Probe):
     """
 
     kind = "control"
-
-    @property
-    def shortest(self) -> int:
-        return 4
-
-    @property
-    def chance(self) -> float:
-        return 0.5
+    shortest = 4
+    chance = 0.5
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count = len(tokens)

@@ -9,12 +9,12 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from prism.config import at_least
-from prism.probes.tasks.base import VOCABULARY, Ints, Probe, at_most
+from prism.config import least, most
+from prism.probes.tasks.base import VOCABULARY, Ints, Probe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,7 @@ class Tracking(Probe):
     def table(self) -> Ints:
         """[states, letters]: the state after a letter; state 0 is the first."""
 
-    @property
-    def shortest(self) -> int:
-        return 1
+    shortest = 1
 
     @property
     def chance(self) -> float:
@@ -71,13 +69,8 @@ class ModularCounting(Tracking):
     1 0 1 1 1 1 → 1 1 2 3 4 0
     """
 
-    modulus: int = 5
+    modulus: Annotated[int, least(2), most(VOCABULARY, "labels there are")] = 5
     """Where the count begins again."""
-
-    def __post_init__(self) -> None:
-        at_least("modulus", self.modulus, 2)
-        at_most("modulus", self.modulus, VOCABULARY, "labels there are")
-        super().__post_init__()
 
     def table(self) -> Ints:
         return _cyclic(self.modulus, 2)

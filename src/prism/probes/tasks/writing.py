@@ -1,11 +1,12 @@
 """Probes of the write: a key that is written again, and a token that carries several facts."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from prism.config import at_least
-from prism.probes.tasks.base import CONTROL, NAMES, VALUES, VOCABULARY, Ints, Probe, at_most, distinct, scatter
+from prism.config import Count, most
+from prism.probes.tasks.base import CONTROL, NAMES, VALUES, VOCABULARY, Ints, Keys, Probe, distinct, scatter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,27 +19,17 @@ class LastWrite(Probe):
         . 3 21 . 7 30 . . 3 18 . . 7 25 . . 3 → 18
     """
 
-    keys: int = 4
+    keys: Keys = 4
     """Different keys."""
-    writes: int = 3
+    writes: Annotated[Count, most(len(VALUES), "values there are")] = 3
     """Values that each key has had."""
 
     kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("keys", self.keys, 1)
-        at_most("keys", self.keys, len(NAMES), "keys there are")
-        at_least("writes", self.writes, 1)
-        at_most("writes", self.writes, len(VALUES), "values there are")
-        super().__post_init__()
+    chance = 1 / len(VALUES)
 
     @property
     def shortest(self) -> int:
         return 2 * self.keys * self.writes + 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / len(VALUES)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         count, rows = len(tokens), np.arange(len(tokens))
@@ -65,19 +56,12 @@ class MultiValueRecall(Probe):
         . {3 a21 b40} . . {7 a30 b33} . . {3 b} → b40
     """
 
-    pairs: int = 4
+    pairs: Keys = 4
     """Keys to remember, all different."""
-    roles: int = 2
+    roles: Annotated[Count, most(len(CONTROL), "signs there are")] = 2
     """Values of each key."""
 
     kind = "memory"
-
-    def __post_init__(self) -> None:
-        at_least("pairs", self.pairs, 1)
-        at_most("pairs", self.pairs, len(NAMES), "keys there are")
-        at_least("roles", self.roles, 1)
-        at_most("roles", self.roles, len(CONTROL), "signs there are")
-        super().__post_init__()
 
     @property
     def shortest(self) -> int:

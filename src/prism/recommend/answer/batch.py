@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from prism.config import at_least
+from prism.config import Checked, Count
 from prism.errors import InputError, needs
 from prism.files import write_whole
 from prism.recommend.answer.choose import permitted
@@ -31,13 +31,13 @@ from prism.recommend.runs.streaming import prepared_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchJob:
+class BatchJob(Checked):
     """What to recommend, to whom and where to; sent to other processes."""
 
     run: Path
     out: Path
     """Folder of the partitions' files."""
-    parts: int
+    parts: Count
     k: int = 10
     exclude_seen: bool | None = None
     allow: Any = None
@@ -45,9 +45,6 @@ class BatchJob:
     events: str | None = None
     """A log of events that came after training."""
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        at_least("parts", self.parts, 1)
 
     def path(self, number: int) -> Path:
         """The file of one partition."""

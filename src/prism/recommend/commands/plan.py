@@ -5,16 +5,14 @@ formula that `ops/sharded/rows.py` is held to by a test. Rates of the machine ar
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-from torch import nn
 from tyro.conf import OmitArgPrefixes
 
-from prism.config import at_least
+from prism.config import Checked, Count, FromOne
 from prism.display.tables import show
 from prism.layers.spelling import spelled_mixers
-from prism.models.backbone import BackboneConfig, Block
+from prism.models.backbone import BackboneConfig
 from prism.recommend.model.recommender import RecommenderConfig
 
 # Of an event in a prepared log: an item's code, a time, a user's id that repeats; measured, see docs/scale.md.
@@ -23,18 +21,18 @@ ID, NUMBER, EXACT = 8, 4, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class Load(Checked):
     """What is to be trained, on what."""
 
-    users: float = 1e9
+    users: FromOne = 1e9
     """Users of the log."""
-    items: float = 1e8
+    items: FromOne = 1e8
     """Items of the catalogue."""
-    events: float = 1e11
+    events: FromOne = 1e11
     """Events of the log."""
-    gpus: int = 64
+    gpus: Count = 64
     """How many, one process each; the item table is divided between them."""
-    tokens: int = 65_536
+    tokens: Count = 65_536
     """Events of one step on one GPU."""
     negatives: int = 8192
     """Items drawn in a step by all GPUs, each among its own rows (sampled loss)."""
@@ -48,10 +46,6 @@ class Load:
     """GB that one GPU sends in a second."""
     memory: float = 80.0
     """GB of one GPU."""
-
-    def __post_init__(self) -> None:
-        for name in ("users", "items", "events", "gpus", "tokens"):
-            at_least(name, getattr(self, name), 1)
 
 
 LOAD = Load()
@@ -107,15 +101,8 @@ def count(load: Load, backbone: BackboneConfig) -> Plan:
     """The whole plan."""
     with torch.device("meta"):
         model = RecommenderConfig(backbone=backbone).build(1)
-    blocks, dim = [cast(Block, block) for block in model.backbone.blocks], backbone.dim
-    dense = sum(p.numel() for p in model.backbone.parameters())
-    maps = sum(
-        2 * part.weight.numel()
-        for block in blocks
-        for name, part in block.named_modules()
-        if isinstance(part, nn.Linear) and not name.startswith("mixer.")
-    )
-    forward = sum(block.mixer.flops() for block in blocks) + maps + 2 * dim * (load.negatives + 1)
+    dim, dense = backbone.dim, sum(p.numel() for p in model.backbone.parameters())
+    forward = model.backbone.flops() + 2 * dim * (load.negatives + 1)
     world = load.gpus
     distinct = min(2.0 * load.tokens + load.negatives, load.items)
     exchanged = exchanged_bytes(distinct, dim, world) + drawn_bytes(load.negatives, world)

@@ -1,7 +1,7 @@
 """Data sets by name: what each is, where to get it, who reads it, and the paper's statistics of its four."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prism.printed import DATASETS
 
@@ -10,8 +10,7 @@ GROUPLENS = "https://grouplens.org/datasets/movielens/"
 AMAZON = "https://jmcauley.ucsd.edu/data/amazon/ (2014; 2018 and 2023 are read too)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(NamedTuple):
     """One row of the paper's table of data sets."""
 
     users: int

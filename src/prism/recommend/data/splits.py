@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.config import at_least, fraction, one_of
+from prism.config import Checked, Count, Fraction
 from prism.errors import InputError
 from prism.recommend.data.log import Codes, Ints, Log, concatenated_ranges
 from prism.registry import Registry
@@ -110,28 +110,26 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalTime:
+class GlobalTime(Checked):
     """Two cut-offs in time. Training's users, items and filters are those of the events before the first."""
 
-    valid: float = 0.1
+    valid: Fraction = 0.1
     """Share of events between the cut-offs."""
-    test: float = 0.1
+    test: Fraction = 0.1
     """Share of events after the second cut-off."""
     cutoffs: tuple[int, int] | None = None
     """The two cut-offs in seconds since 1970, in place of shares."""
-    min_item_events: int = 1
+    min_item_events: Count = 1
     """Items with fewer training events are no candidates: later events of theirs count as cold."""
-    min_user_events: int = 1
+    min_user_events: Count = 1
     """Users with fewer training events are not trained on; they are still asked about."""
     targets: Targets = "all"
     """Which of a user's events in a period are asked about."""
     remove_seen: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_shares(self.valid, self.test)
-        at_least("min_item_events", self.min_item_events, 1)
-        at_least("min_user_events", self.min_user_events, 1)
-        one_of("targets", self.targets, Targets)
 
     def split(self, log: Log) -> Split:
         first, second = self.cutoffs or _cutoffs(log, self.valid, self.test)
@@ -167,20 +165,20 @@ class LeaveOneOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paper:
+class Paper(Checked):
     """The paper's: users with at least 40 events, 70/15/15 by quantiles of time, every test event a query.
 
     The filter and the candidates (all items) come from the whole log: this protocol knows their future.
     """
 
-    min_user_events: int = 40
-    valid: float = 0.15
-    test: float = 0.15
+    min_user_events: Count = 40
+    valid: Fraction = 0.15
+    test: Fraction = 0.15
     remove_seen: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_shares(self.valid, self.test)
-        at_least("min_user_events", self.min_user_events, 1)
 
     def split(self, log: Log) -> Split:
         log = log.with_min_user_events(self.min_user_events)
@@ -226,8 +224,6 @@ def no_queries(candidates: int, *, remove_seen: bool) -> Queries:
 
 
 def _check_shares(valid: float, test: float) -> None:
-    fraction("valid", valid)
-    fraction("test", test)
     if not (test > 0 and valid + test < 1):
         raise InputError(f"test must be above 0 and valid + test below 1, got {valid} and {test}")
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from prism.display.figures import pyplot
 from prism.recommend.demo.style import MARKERS, SYSTEM_COLOURS, dashes
@@ -36,8 +36,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """A value at a place, with the ends of its interval where it has one."""
 
     x: float

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ class Question:
     """By name, trained models first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Which system has the highest mean, and by how much over the best other one on the same queries."""
 
     metric: str
@@ -125,8 +124,7 @@ def group_estimate(evaluation: Evaluation, inside: np.ndarray, metric: str) -> E
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """A recommended item, and what is known about it afterwards."""
 
     name: str

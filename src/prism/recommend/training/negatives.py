@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from prism.ops.sampled_loss import Drawn
 from prism.ops.softmax_loss import Additions
 
 
@@ -39,13 +40,6 @@ class Proposal(NamedTuple):
     def to(self, device: torch.device) -> "Proposal":
         """The same on a device."""
         return Proposal(self.below.to(device), self.number, self.chance.to(device), self.share.to(device))
-
-
-class Negatives(NamedTuple):
-    """Drawn items and how often each was expected, for each sequence of the batch."""
-
-    items: Int[Tensor, " M"]
-    log_expected: Float[Tensor, "S M"]
 
 
 class Compact(NamedTuple):
@@ -77,30 +71,27 @@ def proposal(counts: Int[Tensor, " I"], negatives: int, uniform: float) -> Propo
     return Proposal(below * (count / below[-1]), count, chance, share)
 
 
-def draw(source: Proposal, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Negatives:
+def draw(source: Proposal, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Drawn:
     """The draws of `source` and `shared` of the batch's targets."""
     token = torch.randperm(len(targets), device=targets.device)[:shared]
     items = torch.cat([source.items(), targets[token]])
-    return with_targets(items, source.chance[items], source.share[items], token, limits)
+    return with_targets(items, torch.stack([source.chance[items], source.share[items]], 1), token, limits)
 
 
 def with_targets(
-    items: Int[Tensor, " M"],
-    expected: Float[Tensor, " M"],
-    share: Float[Tensor, " M"],
-    token: Int[Tensor, " T"],
-    limits: Int[Tensor, " S_and_1"],
-) -> Negatives:
+    items: Int[Tensor, " M"], told: Float[Tensor, "M 2"], token: Int[Tensor, " T"], limits: Int[Tensor, " S_and_1"]
+) -> Drawn:
     """Drawn items of which the last are the targets of some tokens, drawn for the other sequences alone.
 
-    `expected` is how often the draws alone should bring each, `share` its share of the training events.
+    Of each is told how often the draws alone should bring it, and its share of the training events.
     """
+    expected, share = told.T
     sequence = torch.searchsorted(limits, token, right=True) - 1
     others = len(token) - torch.bincount(sequence, minlength=len(limits) - 1)
     log_expected = (expected + others[:, None] * share).log_()
     place = len(items) - len(token) + torch.arange(len(token), device=items.device)
     log_expected[sequence, place] = torch.inf
-    return Negatives(items, log_expected)
+    return Drawn(items, log_expected, limits)
 
 
 def compact(

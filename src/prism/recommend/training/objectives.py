@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from prism.config import at_least, one_of
+from prism.config import Checked, Count, Natural, Share
 from prism.errors import InputError
 from prism.ops.softmax_loss import Additions, softmax_loss
 
@@ -16,31 +16,25 @@ Loss = Literal["softmax", "sampled", "bce"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
+class ObjectiveConfig(Checked):
     """What is minimised."""
 
     loss: Loss | None = "softmax"
     """Exact softmax over all items; `sampled`: over the target and drawn items, for large catalogues: a step then costs
     the same whatever their number; `bce`: target against drawn ones."""
-    negatives: int | None = None
+    negatives: Count | None = None
     """Items drawn: each once and shared by a batch (sampled; None: 2048), or for each event (bce; None: 256, the paper
     draws 1)."""
     uniform: float = 0.5
     """How much the chance to be drawn is uniform (sampled): 1 wholly, near 0 by popularity."""
-    focus: float | None = None
+    focus: Share | None = None
     """q of (1 − p^q) / q, which is minimised in place of −log p: an event then counts by p^q, and those that nobody
     could have foreseen count less. 0: −log p; None: by rule with experts, 0 without."""
-    shared: int = 256
+    shared: Natural = 256
     """Targets of the batch that stand as drawn items for the other sequences in it (sampled)."""
 
     def __post_init__(self) -> None:
-        if self.loss is not None:
-            one_of("loss", self.loss, Loss)
-        if self.negatives is not None:
-            at_least("negatives", self.negatives, 1)
-        at_least("shared", self.shared, 0)
-        if self.focus is not None and not 0 <= self.focus <= 1:
-            raise InputError(f"focus must be in [0, 1], got {self.focus!r}")
+        super().__post_init__()
         if not 0 < self.uniform <= 1:
             raise InputError(
                 f"uniform must be in (0, 1], got {self.uniform!r}: what is never drawn is never pushed down"

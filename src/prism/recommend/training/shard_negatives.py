@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from prism.errors import InputError
+from prism.ops.sampled_loss import Drawn
 from prism.ops.sharded.rows import Route, Rows
-from prism.recommend.training.negatives import Negatives, with_targets
+from prism.recommend.training.negatives import with_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class Shard:
         return torch.stack([expected, counts / self.total], 1)
 
 
-def draw_shards(shard: Shard, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Negatives:
+def draw_shards(shard: Shard, targets: Int[Tensor, " N"], limits: Int[Tensor, " S_and_1"], *, shared: int) -> Drawn:
     """All processes' draws, and `shared` of this one's targets; all processes call it together."""
     own = shard.drawn()
     items = torch.cat(shard.rows.gather(own + shard.rows.range()[0], "draws"))
@@ -81,7 +82,7 @@ def draw_shards(shard: Shard, targets: Int[Tensor, " N"], limits: Int[Tensor, " 
     token = torch.randperm(len(targets), device=targets.device)[:shared]
     route = Route(targets[token], shard.rows)
     told = torch.cat([told, route.answered(shard.told(route.local), "draws")])
-    return with_targets(torch.cat([items, targets[token]]), told[:, 0], told[:, 1], token, limits)
+    return with_targets(torch.cat([items, targets[token]]), told, token, limits)
 
 
 def apportioned(total: int, weights: list[float], least: int = 0) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from prism.errors import InputError
+from prism.ops.sampled_loss import Drawn
 from prism.ops.sharded.rows import Rows
 from prism.ops.sharded.softmax import sharded_softmax_loss
 from prism.recommend.config import FitConfig
@@ -22,7 +23,7 @@ from prism.recommend.evaluation.metrics import Ranks, concatenate, metric_values
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.model.sharded_table import ShardedTable
-from prism.recommend.training.negatives import Negatives, compact
+from prism.recommend.training.negatives import compact
 from prism.recommend.training.shard_negatives import Shard, draw_shards
 from prism.recommend.training.stream import StreamTask
 from prism.recommend.training.task import Batch
@@ -59,7 +60,7 @@ class ShardedTask(StreamTask):
         table = cast(ShardedTable, bare.embedding)
         return sharded_softmax_loss(x, table.weight, targets, table.rows, bare.items), len(targets)
 
-    def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
+    def _draw(self, model: nn.Module, batch: Batch) -> Drawn:
         rows = cast(ShardedTable, getattr(model, "module", model).embedding).rows
         if rows not in self._shards:
             config, (first, end) = self.objective, rows.range()

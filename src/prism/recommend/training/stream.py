@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from prism.config import at_least
+from prism.config import Checked, Count, Natural
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Queries, Split
@@ -30,20 +30,15 @@ SCORES = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamConfig:
+class StreamConfig(Checked):
     """How partitions are read."""
 
-    group: int = 4
+    group: Count = 4
     """Partitions whose windows are shuffled together."""
-    lanes: int = 8
+    lanes: Count = 8
     """Groups that take turns; a number that the processes divide lets each read partitions of its own."""
-    workers: int = 1
+    workers: Natural = 1
     """Threads that make batches beside the training step; 0: none."""
-
-    def __post_init__(self) -> None:
-        at_least("group", self.group, 1)
-        at_least("lanes", self.lanes, 1)
-        at_least("workers", self.workers, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prism.config import at_least, one_of
+from prism.config import Checked, Count
 from prism.ops.common.packing import Packing
-from prism.ops.sampled_loss import Drawn, Extras, named_log_likelihood, sampled_log_likelihood
+from prism.ops.sampled_loss import Drawn, Extras, sampled_log_likelihood
 from prism.ops.softmax_loss import focused
 from prism.recommend.data.log import Ints, concatenated_ranges
 from prism.recommend.data.splits import Queries, Split
@@ -24,7 +24,7 @@ from prism.recommend.model.experts.named import named
 from prism.recommend.model.experts.training import Seen
 from prism.recommend.model.recommender import Events, RecommenderModel
 from prism.recommend.training.histories import pack
-from prism.recommend.training.negatives import Negatives, Proposal, at_drawn, at_items, compact, draw, proposal
+from prism.recommend.training.negatives import Proposal, at_drawn, at_items, compact, draw, proposal
 from prism.recommend.training.objectives import ObjectiveConfig, objective
 
 Windows = Literal["last", "all"]
@@ -33,26 +33,17 @@ WORTH_A_PART = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchConfig:
+class BatchConfig(Checked):
     """What one update of the weights sees."""
 
-    batch: int | None = None
+    batch: Count | None = None
     """Windows of histories at once. Small batches learn better: 32 beats 128 by far on ML-1M."""
-    length: int | None = None
+    length: Count | None = None
     """Events of a window."""
     windows: Windows | None = None
     """Train on the last window of each history, or on all: cut anew at random places every epoch."""
-    valid_queries: int = 10_000
+    valid_queries: Count = 10_000
     """At most so many validation queries decide which epoch is the best, evenly spaced over all."""
-
-    def __post_init__(self) -> None:
-        if self.batch is not None:
-            at_least("batch", self.batch, 1)
-        if self.length is not None:
-            at_least("length", self.length, 1)
-        if self.windows is not None:
-            one_of("windows", self.windows, Windows)
-        at_least("valid_queries", self.valid_queries, 1)
 
 
 class Batch(NamedTuple):
@@ -151,12 +142,11 @@ class RecommendationTask:
 
     def sampled_log_likelihoods(self, model: nn.Module, batch: Batch) -> Tensor:
         """[events]: of each target, estimated from drawn items."""
-        limits, drawn, items = batch.cu_seqlens, self._draw(model, batch), self.split.train.n_items
+        drawn, items = self._draw(model, batch), self.split.train.n_items
         if batch.seen is None:
             small = compact(batch.events.items, batch.targets, drawn.items, items)
             x, table, bias, _ = model(batch.events._replace(items=small.tokens), batch.packing, small.used)
-            among = Drawn(small.drawn, drawn.log_expected, limits)
-            return sampled_log_likelihood(x, table, small.targets, among, bias=bias)
+            return sampled_log_likelihood(x, table, small.targets, drawn._replace(items=small.drawn), bias=bias)
         contexts, added, names = batch.seen
         assert names is not None
         small = compact(batch.events.items, batch.targets, drawn.items, items, names.items)
@@ -167,10 +157,9 @@ class RecommendationTask:
             at_items(added, names.features, weights, names.items),
             at_drawn(added, weights, drawn.items, items),
         )
-        among = Drawn(small.drawn, drawn.log_expected, limits)
-        return named_log_likelihood(x, table, small.targets, among, extras, bias=bias)
+        return sampled_log_likelihood(x, table, small.targets, drawn._replace(items=small.drawn), extras, bias=bias)
 
-    def _draw(self, model: nn.Module, batch: Batch) -> Negatives:
+    def _draw(self, model: nn.Module, batch: Batch) -> Drawn:
         """The items that stand for all others in this step."""
         source = self._proposal.to(batch.targets.device)
         return draw(source, batch.targets, batch.cu_seqlens, shared=self.objective.shared)

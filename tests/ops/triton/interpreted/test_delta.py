@@ -6,7 +6,7 @@ from support.recurrence import EXTREMES, Case, draw, error_ratio, run
 
 from prism.ops import delta_rule
 from prism.ops.delta.definition import one_token
-from prism.ops.delta.operands import operands
+from prism.ops.delta.operands import Operands, operands
 
 TOLERANCE = 1e-5
 step = pytest.importorskip("prism.ops.triton.delta.step").step
@@ -112,8 +112,8 @@ def test_a_fused_step_equals_the_definition_and_overwrites_its_state_where_asked
     c = draw(3, 1, 2, L, 18, 37, each=each).to(torch.float32)
     x = operands(c.q, c.k, c.v, c.beta, c.log_alpha, erase=c.erase, scale=c.scale, initial_state=c.initial_state)
     wide = c.to(torch.float64)
-    tokens = (wide.q, wide.k, wide.v, wide.beta, wide.log_alpha, wide.erase)
-    want = one_token(*(y[:, 0] for y in tokens), wide.initial_state, c.scale)
+    given = (wide.q, wide.k, wide.v, wide.beta, wide.log_alpha, wide.erase, wide.initial_state, c.scale, None)
+    want = one_token(Operands(*given), 0, wide.initial_state)
     kept = c.initial_state.clone()
     for in_place in (False, True):
         o, S = step(x, in_place=in_place)

@@ -155,7 +155,7 @@ def test_a_catalogue_too_large_for_ease_leaves_it_out_and_says_so(monkeypatch: p
     [
         (lambda: Markov(smoothing=0.0), "smoothing must be above 0"),
         (lambda: Ease(ridge=0.0), "ridge must be above 0"),
-        (lambda: Ease(half_life=0.0), "half_life must be above 0 or None"),
+        (lambda: Ease(half_life=0.0), "half_life must be above 0, got 0.0"),
         (lambda: SessionKNN(closeness=-1.0), "closeness must be above 0"),
         (lambda: SessionKNN(before=1.5), r"before must be in \[0, 1\], got 1.5"),
         (lambda: SessionKNN(reach=0), "reach must be at least 1"),

@@ -43,7 +43,7 @@ def one_token(
 def step(x: Operands, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
     """The output [N, H, V] and the next state, which overwrites the one given where asked to; without gradients."""
     check_device(x.q)
-    q, k, v, beta, log_alpha, erase = (y.contiguous() for y in x.tokens(0))
+    q, k, v, beta, log_alpha, erase = (y[:, 0].contiguous() for y in x[:6])
     N, H, L, K = k.shape
     V, S0 = v.shape[-1], x.S0.contiguous()
     o, S = q.new_empty(N, H, V), S0 if in_place else torch.empty_like(S0)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prism.config import at_least
+from prism.config import Checked, Count, Positive
 from prism.errors import InputError
 from prism.ops.cpu import threads
 from prism.ops.cpu.compiling import loop
@@ -21,26 +21,18 @@ from prism.recommend.evaluation.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ease:
+class Ease(Checked):
     """A user's distinct items, each as much as it tells about the others, in a linear map that is solved for once."""
 
-    ridge: float = 500.0
-    """λ: added to each item's number of users. More trusts rare items less."""
-    half_life: float | None = 1.0
+    ridge: Positive = 500.0
+    """λ: added to each item's number of users, without which the system has no one solution. More trusts rare items
+    less."""
+    half_life: Positive | None = 1.0
     """Events after which an item of the history weighs half; None: all weigh the same, as published."""
-    last: int | None = 30
+    last: Count | None = 30
     """History events that count; None: all, as published."""
-    most_items: int = 8_000
+    most_items: Count = 8_000
     """A larger catalogue is refused: memory grows with the square of the items, time with the cube."""
-
-    def __post_init__(self) -> None:
-        if not self.ridge > 0:
-            raise InputError(f"ridge must be above 0, got {self.ridge!r}: without it the system has no one solution")
-        if self.half_life is not None and not self.half_life > 0:
-            raise InputError(f"half_life must be above 0 or None, got {self.half_life!r}")
-        if self.last is not None:
-            at_least("last", self.last, 1)
-        at_least("most_items", self.most_items, 1)
 
     def refusal(self, train: Log) -> str | None:
         """Why it is left out on this log, or None."""

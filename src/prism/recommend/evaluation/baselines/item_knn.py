@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.config import at_least
+from prism.config import Checked, Count, Positive
 from prism.recommend.data.log import Codes, Ints, Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.baselines.neighbours import nearest, spread
@@ -14,24 +14,20 @@ from prism.recommend.evaluation.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemKNN:
+class ItemKNN(Checked):
     """Score of i: the sum over the history's items j of cos(i, j), where i is among the nearest of j.
 
     cos(i, j) = users with both / sqrt(users with i · users with j).
     """
 
-    neighbours: int = 100
+    neighbours: Count = 100
     """Items kept per item."""
-    last: int = 50
+    last: Count = 50
     """History events that count."""
-    half_life: float | None = 1.0
+    half_life: Positive | None = 1.0
     """Events after which an item of the history weighs half; None: all weigh the same. 1 did best in validation."""
-    longest: int = 1000
+    longest: Count = 1000
     """Of a user's distinct items the latest this many make pairs: the work grows with the square."""
-
-    def __post_init__(self) -> None:
-        for name in ("neighbours", "last", "longest"):
-            at_least(name, getattr(self, name), 1)
 
     def fit(self, train: Log) -> "ItemKNNScorer":
         offsets, items = _distinct(train, self.longest)

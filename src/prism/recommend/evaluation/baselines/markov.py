@@ -7,22 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.errors import InputError
+from prism.config import Checked, Positive
 from prism.recommend.data.log import Codes, Ints, Log, concatenated_ranges
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Markov:
+class Markov(Checked):
     """The chance of each item after the latest one, counted in training, smoothed by how popular items are."""
 
-    smoothing: float = 1.0
-    """Events by popularity that are added to what followed each item."""
-
-    def __post_init__(self) -> None:
-        if not self.smoothing > 0:
-            raise InputError(f"smoothing must be above 0, got {self.smoothing!r}: unseen pairs need a chance too")
+    smoothing: Positive = 1.0
+    """Events by popularity that are added to what followed each item: unseen pairs need a chance too."""
 
     def fit(self, train: Log) -> "MarkovScorer":
         follows = np.append(train.users[1:] == train.users[:-1], False) if train.n_events else np.zeros(0, bool)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.config import at_least
-from prism.errors import InputError
+from prism.config import Checked, Count, Positive, Share
 from prism.ops.cpu import threads
 from prism.recommend.data.log import Codes, Ints, Log
 from prism.recommend.data.splits import Queries
@@ -21,39 +20,29 @@ DAY = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionKNN:
+class SessionKNN(Checked):
     """Sessions like the latest events of the history vote for what they hold near the item in common."""
 
-    neighbours: int = 100
-    """Sessions that vote."""
-    recent: int = 500
-    """Of the sessions with an item, so many of the latest are looked at: bounds the work on popular items."""
-    last: int = 20
-    """History events that count."""
-    half_life: float = 1.0
+    half_life: Positive = 1.0
     """Events after which an item of the history weighs half (STAN's λ₁)."""
-    fade: float | None = None
+    fade: Positive | None = None
     """Days after which a session weighs half (STAN's λ₂); None: all weigh the same."""
-    closeness: float | None = 3.0
+    closeness: Positive | None = 3.0
     """Events away from the common item at which an item of a session weighs half (λ₃); None: all weigh the same."""
-    before: float = 0.5
+    before: Share = 0.5
     """Weight of what stands before the common item, where what stands after it has 1."""
-    reach: int = 20
+    neighbours: Count = 100
+    """Sessions that vote."""
+    recent: Count = 500
+    """Of the sessions with an item, so many of the latest are looked at: bounds the work on popular items."""
+    last: Count = 20
+    """History events that count."""
+    reach: Count = 20
     """Events on each side of the common item that can be recommended."""
     by_length: bool = False
     """Divide a session's similarity by the root of its number of items, as STAN does and V-SKNN does not."""
-    gap: float | None = None
+    gap: Positive | None = None
     """Hours without an event that end a session; None: a user's whole history is one session."""
-
-    def __post_init__(self) -> None:
-        for name in ("neighbours", "recent", "last", "reach"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("half_life", "fade", "closeness", "gap"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"{name} must be above 0, got {value!r}")
-        if not 0 <= self.before <= 1:
-            raise InputError(f"before must be in [0, 1], got {self.before!r}")
 
     def fit(self, train: Log) -> "SessionKNNScorer":
         limits = _sessions(train, self.gap)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prism.config import at_least
+from prism.config import Checked, Count
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scores import Scores
@@ -43,14 +43,11 @@ class PopularityScorer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatLast:
+class RepeatLast(Checked):
     """The user's own items, the latest first; all others tie at 0."""
 
-    last: int = 1000
+    last: Count = 1000
     """Look back this many events."""
-
-    def __post_init__(self) -> None:
-        at_least("last", self.last, 1)
 
     def fit(self, train: Log) -> "RepeatLast":
         return self
