@@ -81,6 +81,9 @@ class PrismFields(HeadSizesConfig):
     anchor's error has it: no operand then sees the token that it belongs to."""
     strength: Strength = "sigmoid"
     """β = σ(w·u), in [0, 1] as the paper's lemma on the spectrum needs it; or w·u, as printed."""
+    strength_bias: float | None = None
+    """b in β = σ(w·u + b) at first; None: no b. With `reflect` and b = 3, ε begins at 1.9: near reflections, which keep
+    what the state holds, where b = 0 begins with projections, which lose it."""
     unit_keys: bool = True
     """k^l / ‖k^l‖, at most 1 as that lemma needs it; or W_k u, as printed."""
     unit_queries: bool = True
@@ -146,6 +149,6 @@ class PrismFields(HeadSizesConfig):
 
 # Choices of the layer that is all equation; beside a base write the layer is Gated DeltaNet's.
 OF_THE_EQUATION = (
-    "anchor_norm", "window", "strength", "unit_keys", "unit_queries", "gain_bias", "read", "decay", "decay_start",
-    "conv_start",
+    "anchor_norm", "window", "strength", "strength_bias", "unit_keys", "unit_queries", "gain_bias", "read", "decay",
+    "decay_start", "conv_start",
 )  # fmt: skip
