@@ -113,7 +113,7 @@ def capacity(
         length: Tokens of a sequence.
         steps: Updates of each run at most.
         processes: Runs at a time, each on one thread.
-        out: Folder of the results: a JSON a run, capacity.png.
+        out: Folder of the results: one JSON per run, capacity.png.
     """
     at_least("seeds", seeds, 1)
     at_least("processes", processes, 1)

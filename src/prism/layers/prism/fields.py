@@ -40,6 +40,13 @@ LITERAL: dict[str, Any] = {
 REWRITE: dict[str, Any] = {"forget": "all", "reflect": True, "residual": "state"}
 # The same without a decay: for what has to be kept however long the sequence is.
 TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
+# Heads in three dimensions whose tokens begin near reflections, two of which are any rotation: for groups of rotations.
+ROTATIONS: dict[str, Any] = TRACKING | {
+    "anchor": "none",
+    "nonlinearity": "identity",
+    "strength_bias": 3.0,
+    "head_key": 3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +54,9 @@ class PrismFields(HeadSizesConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
     positive: ClassVar[tuple[str, ...]] = ("conv_size", "solver_rank")
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING, "rotations": ROTATIONS,
+    }  # fmt: skip
 
     steps: int = 2
     """L, refinement steps per token and the rank of its write; 0 is Gated DeltaNet's write β v kᵀ."""
