@@ -38,7 +38,7 @@ def test_a_list_of_mixers_is_read_without_doubt(text: str, read: list) -> None:
         ("", "mixer '' lacks a name"),
         ("steps=2", "mixer 'steps=2' lacks a name"),
         ("prism,,attention", "lacks a name"),
-        ("prism:steps", "'steps' is neither field=value nor a preset: known: literal, rewrite, tracking"),
+        ("prism:steps", "'steps' is neither field=value nor a preset: known: literal, rewrite, tracking, rotations"),
         ("prism:litral", "did you mean 'literal'"),
         ("attention:literal", "attention has no presets"),
         ("prism:=3", "'prism:=3' is not field=value"),

@@ -158,6 +158,17 @@ def test_every_prefix_of_a_word_is_labelled_with_its_own_product(name: str) -> N
         assert [ORACLES[name](row) for row in tokens[:, : t + 1].tolist()] == labels[:, t].tolist()
 
 
+@pytest.mark.parametrize("name", ["s3", "s4", "a5", "s5", "running-parity", "modular-counting"])
+def test_a_sign_begins_a_word_and_changes_nothing_else(name: str) -> None:
+    probe = PROBES[name](sign=True)
+    tokens, labels = probe.draw(20, seed=6)
+    letters = probe.table().shape[1]
+    assert (tokens[:, 0] == letters).all()
+    assert (labels[:, 0] == 0).all()
+    assert tokens[:, 1:].max() < letters < probe.vocabulary
+    assert [ORACLES[name](row) for row in tokens[:, 1:].tolist()] == labels[:, -1].tolist()
+
+
 @pytest.mark.parametrize("name", ["mqar", "poly-recall", "variable-tracking", "silence-gate", "last-write"])
 def test_records_stand_everywhere(name: str) -> None:
     probe = PROBES[name]()

@@ -45,6 +45,15 @@ def test_linear_attention_without_a_feed_forward_does_not() -> None:
     assert result.solved_at is None
 
 
+def test_heads_in_three_dimensions_learn_to_multiply_in_s4_in_seconds() -> None:
+    """A sign and three letters: 13,824 words; naming the product of the first two alone would get 1 in 24."""
+    training = ProbeTraining(steps=400, growing=0.0, every=200, watched=256, tested=1024)
+    settings = ProbeSettings(tracking_length=4, training=training)
+    task = settings.probe("s4:sign=true")
+    result, _ = run_probe(task, settings.model(task, "prism:rotations,heads=8"), training)
+    assert result.accuracy > 0.9
+
+
 def test_a_run_is_a_function_of_its_seed() -> None:
     first, again = (run_probe(TASK, ProbeModelConfig(), SHORT, seed=3)[0] for _ in range(2))
     other = run_probe(TASK, ProbeModelConfig(), SHORT, seed=4)[0]
@@ -122,7 +131,9 @@ def test_results_of_other_settings_are_refused_not_mixed(jobs: list[Job], tmp_pa
         run_jobs(jobs[:1], tmp_path)
 
 
-def test_the_command_writes_table_curves_and_one_json_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_table_curves_and_one_json_per_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ProbeSettings(length=8, training=SHORT)
     probe(("parity",), mixers=("prism",), seeds=2, settings=settings, processes=1, out=tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["curves.png", "prism-0.json", "prism-1.json", "table.txt"]

@@ -1,6 +1,7 @@
 """PRISM in both readings against Algorithm 1, written out token by token; its ablations; claims about its write."""
 
 import inspect
+import math
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,7 @@ LETTERS = {
     "no LayerNorm on u": {"anchor_norm": "none"},
     "a window that ends before the token": {"window": "past"},
     "linear strengths": {"strength": "linear"},
+    "a bias of the strengths": {"strength_bias": 3.0},
     "raw keys": {"unit_keys": False},
     "raw queries": {"unit_queries": False},
     "no bias of the gain": {"gain_bias": False},
@@ -81,6 +83,8 @@ def from_anchor(m: nn.Module, lift: nn.Linear | None, x: Tensor, t: int) -> dict
     value = {"anchor": u} | {name: weight @ u for name, weight in rows.items()}
     if m.gain_bias is not None:
         value["gain"] = value["gain"] + m.gain_bias.flatten()
+    if isinstance(m, Prism) and m.beta_bias is not None:
+        value["beta"] = value["beta"] + m.beta_bias.flatten()
     return value
 
 
@@ -331,6 +335,14 @@ def test_reflecting_doubles_the_erasure_alone() -> None:
         beta = write.beta if forget == "all" else write.beta[..., 0]
         assert write.erase is not None
         torch.testing.assert_close(write.erase, 2 * beta)
+
+
+def test_a_bias_of_the_strengths_begins_near_reflections() -> None:
+    torch.manual_seed(0)
+    mixer = PrismConfig(heads=2, forget="all", reflect=True, strength_bias=3.0).build(16)
+    write, _ = mixer.write(torch.zeros(1, 5, 16))
+    assert write.erase is not None
+    torch.testing.assert_close(write.erase, torch.full((1, 5, 2, 2), 2 / (1 + math.exp(-3))))
 
 
 def test_a_residual_left_to_the_state_needs_every_direction_erased() -> None:

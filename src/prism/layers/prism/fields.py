@@ -40,13 +40,22 @@ LITERAL: dict[str, Any] = {
 REWRITE: dict[str, Any] = {"forget": "all", "reflect": True, "residual": "state"}
 # The same without a decay: for what has to be kept however long the sequence is.
 TRACKING: dict[str, Any] = REWRITE | {"decay": "none"}
+# Heads in three dimensions whose tokens begin near reflections, two of which are any rotation: for groups of rotations.
+ROTATIONS: dict[str, Any] = TRACKING | {
+    "anchor": "none",
+    "nonlinearity": "identity",
+    "strength_bias": 3.0,
+    "head_key": 3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrismFields(HeadSizesConfig):
     """The fields of `PrismConfig`, and what follows from them."""
 
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "literal": LITERAL, "rewrite": REWRITE, "tracking": TRACKING, "rotations": ROTATIONS,
+    }  # fmt: skip
 
     steps: Natural = 2
     """L, refinement steps per token and the rank of its write; 0 is Gated DeltaNet's write β v kᵀ."""
@@ -80,6 +89,9 @@ class PrismFields(HeadSizesConfig):
     anchor's error has it: no operand then sees the token that it belongs to."""
     strength: Strength = "sigmoid"
     """β = σ(w·u), in [0, 1] as the paper's lemma on the spectrum needs it; or w·u, as printed."""
+    strength_bias: float | None = None
+    """b in β = σ(w·u + b) at first; None: no b. With `reflect` and b = 3, ε begins at 1.9: near reflections, which keep
+    what the state holds, where b = 0 begins with projections, which lose it."""
     unit_keys: bool = True
     """k^l / ‖k^l‖, at most 1 as that lemma needs it; or W_k u, as printed."""
     unit_queries: bool = True
@@ -141,6 +153,6 @@ class PrismFields(HeadSizesConfig):
 
 # Choices of the layer that is all equation; beside a base write the layer is Gated DeltaNet's.
 OF_THE_EQUATION = (
-    "anchor_norm", "window", "strength", "unit_keys", "unit_queries", "gain_bias", "read", "decay", "decay_start",
-    "conv_start",
+    "anchor_norm", "window", "strength", "strength_bias", "unit_keys", "unit_queries", "gain_bias", "read", "decay",
+    "decay_start", "conv_start",
 )  # fmt: skip

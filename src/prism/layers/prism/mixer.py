@@ -51,6 +51,8 @@ class Prism(Memory):
         # the gain starts at 1 (φ' of an identity), so that every step writes from the first update on
         biased = config.gains and config.gain_bias
         self.gain_bias = nn.Parameter(torch.ones(H, config.gains, V)) if biased else None
+        sharp = config.strength_bias
+        self.beta_bias = None if sharp is None else nn.Parameter(torch.full((H, config.writes), float(sharp)))
         self.read = GatedRead(V) if gate else PlainRead()
         self.out = nn.Linear(H * V, dim, bias=False)
 
@@ -77,6 +79,7 @@ class Prism(Memory):
         v = heads("v", self.V)
         delta = corrections(config, v, u, part, self.gain_bias) if config.steps else v.unsqueeze(-2)
         beta, q = heads("beta", config.writes), heads("q", self.K)
+        beta = beta if self.beta_bias is None else (beta + self.beta_bias).to(beta.dtype)
         beta = beta.sigmoid() if config.strength == "sigmoid" else beta
         write = Write(
             q=unit(q) if config.unit_queries else q,

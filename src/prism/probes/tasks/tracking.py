@@ -22,6 +22,9 @@ class Tracking(Probe):
     """Words of a group: one element per token, labelled with their product so far."""
 
     length: int = 32
+    sign: bool = False
+    """Whether the first token is a sign that a word begins, labelled with the identity: a place to write the first
+    state, which a mixer that sees one token at a time cannot find otherwise."""
 
     kind = "tracking"
     everywhere: ClassVar[bool] = True
@@ -31,7 +34,9 @@ class Tracking(Probe):
     def table(self) -> Ints:
         """[states, letters]: the state after a letter; state 0 is the first."""
 
-    shortest = 1
+    @property
+    def shortest(self) -> int:
+        return 1 + self.sign
 
     @property
     def chance(self) -> float:
@@ -39,13 +44,17 @@ class Tracking(Probe):
 
     @property
     def vocabulary(self) -> int:
-        return max(VOCABULARY, len(self.table()))
+        states, letters = self.table().shape
+        return max(VOCABULARY, states, letters + self.sign)
 
     def fill(self, tokens: Ints, rng: np.random.Generator) -> Ints:
         table = self.table()
-        tokens[:] = rng.integers(table.shape[1], size=tokens.shape)
-        labels, state = np.empty_like(tokens), np.zeros(len(tokens), dtype=np.int64)
-        for t in range(tokens.shape[1]):
+        letters = table.shape[1]
+        tokens[:] = rng.integers(letters, size=tokens.shape)
+        labels, state = np.zeros_like(tokens), np.zeros(len(tokens), dtype=np.int64)
+        if self.sign:
+            tokens[:, 0] = letters
+        for t in range(self.sign, tokens.shape[1]):
             state = table[state, tokens[:, t]]
             labels[:, t] = state
         return labels
