@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
+from prism.recommend.data.splits import split
 from prism.recommend.data.synthetic import synthetic_log
 
 ROWS = [("b", "x", 30), ("a", "y", 20), ("a", "x", 10), ("b", "z", 5), ("a", "z", 20)]
@@ -410,3 +411,17 @@ def test_a_file_without_a_header_is_read_by_the_places_of_its_columns(
     log = read_log(file, **named)
     assert (log.n_events, log.user_ids.tolist(), log.item_ids.tolist()) == (3, ["a", "b"], ["x", "y"])
     assert log.items.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("text", ["u1 a\nu1 b\nu2 b\nu1 c\nu2 a\n", "user,item\nu1,a\nu1,b\nu2,b\nu1,c\nu2,a\n"])
+def test_a_log_without_times_is_read_in_its_order_where_one_says_so(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text(text.replace("u1", "1").replace("u2", "2") if " " in text else text)
+    with pytest.raises(InputError, match=r"no time column found .*\(time=none: events are in order\)"):
+        read_log(path)
+    log = read_log(path, time="none")
+    assert [log.item_ids[log.history(user)].tolist() for user in range(2)] == [["a", "b", "c"], ["b", "a"]]
+    assert len(set(log.times.tolist())) == 1
+    assert any("without times" in note for note in log.notes)
+    with pytest.raises(InputError, match="do all events share one time. then use leave-one-out"):
+        split(log, "global-time")

@@ -26,6 +26,8 @@ GUESSES = {
     " invoicedate orderdate purchasedate reviewtime tdat utctime localtime checkintime clicktime visittime visitedat"
     " boughtat purchasedat eventdate day",
 }
+# In the place of a column of times: there is none.
+NO_TIME = "none"
 
 
 def read_log(
@@ -48,7 +50,8 @@ def read_log(
     7 is a number, and 007 or A7 is text. `items` is a table about the items, a file or a data frame (see
     `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
     events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M. `item_name` is
-    the column of `items` that is shown. `usual` is a log's `columns`: those names are tried before common ones.
+    the column of `items` that is shown. With time="none" there are no times: events are in the order of the source, and
+    leave-one-out divides them. `usual` is a log's `columns`: those names are tried before common ones.
     """
     events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time}, usual)
     options: dict[str, Any] = {"later": later, "drop_nulls": drop_nulls, "time_format": time_format}
@@ -89,7 +92,7 @@ def build_log(
 
     Of a source without types (`typed`) an id is a number if it is written as one, and text otherwise.
     """
-    places = {role: f"{role} column {column!r} of {where}" for role, column in columns.items()}
+    places = {role: f"{role} column {column!r} of {where}" for role, column in ({"time": NO_TIME} | columns).items()}
     if not events.height:
         raise InputError(f"{where} has no events: give at least two users and two items")
     notes = []
@@ -100,6 +103,8 @@ def build_log(
             raise InputError(f"{where}: every event lacks its user, item or time")
         events = kept
     seconds, order, note = read_times(events["time"], places["time"], time_format)
+    if "time" not in columns:
+        note = "without times: every event counts as at the same, in the order of the source"
     users, user_ids = _coded(events["user"], places["user"], typed)
     items, item_ids = _coded(events["item"], places["item"], typed)
     if not later:
@@ -140,8 +145,9 @@ def _read_files(
 
 
 def by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
-    """The columns, named by what they are."""
-    return {role: pl.col(column) for role, column in columns.items()}
+    """The columns, named by what they are; where there are no times, every event has the same."""
+    found = {role: pl.col(column) for role, column in columns.items()}
+    return found if "time" in found else found | {"time": pl.lit(0, pl.Int64)}
 
 
 def choose_columns(
@@ -157,6 +163,8 @@ def choose_columns(
         plain = dict(zip(UNNAMED[len(names)], names, strict=True))
     chosen, missing = {}, []
     for role, column in wanted.items():
+        if role == "time" and column == NO_TIME and column not in names:
+            continue
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
         column = column or next((name for name in [(usual or {}).get(role)] if name in names), None)
@@ -172,10 +180,11 @@ def choose_columns(
         if usual is not None:  # a command that reads later events has no options for it
             options = "as in the first log: " + ", ".join(usual.get(role, role) for role in missing)
         what = f"{', '.join(missing)} column{'s' * (len(missing) > 1)}"
+        untimed = f" (time={NO_TIME}: events are in order)" if usual is None and "time" in missing else ""
         raise InputError(
-            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} {options}"
+            f"no {what} found in {where}: it has {listed}; name {'them' if missing[1:] else 'it'} {options}{untimed}"
         )
-    if len(set(chosen.values())) < 3:
+    if len(set(chosen.values())) < len(chosen):
         raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")
     return chosen
 

@@ -18,7 +18,7 @@ class Reading:
     item: str | None = None
     """Column of items."""
     time: str | None = None
-    """Column of times."""
+    """Column of times; none: there are no times, and events are in the order of the file."""
     items: Path | None = None
     """A table about the items, for `--features` and names: one row per item, its id in the column named as in the log
     or in the first."""

@@ -19,7 +19,7 @@ NULLS = ["NaN", "nan", "NULL", "null"]
 PACKED = (".gz", ".zst", ".bz2", ".zip")
 GZIP, ZSTD, BZIP2, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\x03\x04"
 # What the columns of a file without a header are, by how many there are.
-UNNAMED = {3: ["user", "item", "time"], 4: ["user", "item", "rating", "time"]}
+UNNAMED = {2: ["user", "item"], 3: ["user", "item", "time"], 4: ["user", "item", "rating", "time"]}
 
 
 class Table(NamedTuple):
@@ -195,7 +195,9 @@ def _suffix(file: Path) -> str:
 
 
 def _separator(line: bytes) -> str:
-    return max(",\t;|", key=lambda mark: line.count(mark.encode()))
+    """The mark that a line has most of; spaces only where there is no other."""
+    mark = max(",\t;|", key=lambda mark: line.count(mark.encode()))
+    return mark if mark.encode() in line else " "
 
 
 def _line(error: Exception) -> str:

@@ -247,7 +247,8 @@ def _divide(
     """Puts training's users and the candidate items first, then cuts train, validation and test."""
     train, *held = events
     if not train.any():
-        raise InputError(f"{log.name}: {protocol} leaves no event to train on; do all events share one time?")
+        remedy = "do all events share one time? then use leave-one-out"
+        raise InputError(f"{log.name}: {protocol} leaves no event to train on; {remedy}")
     trained = np.bincount(log.users[train], minlength=log.n_users) > 0
     order = np.argsort(~trained, kind="stable")
     moved = concatenated_ranges(log.offsets[order], log.lengths[order])
