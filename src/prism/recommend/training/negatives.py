@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from prism.ops.additions import Additions
 from prism.ops.sampled_loss import Drawn
-from prism.ops.softmax_loss import Additions
 
 
 class Proposal(NamedTuple):
