@@ -27,7 +27,7 @@ class Proposal(NamedTuple):
     """B: the sum of the chances up to each item; the last is the number of draws."""
     number: int
     chance: Float[Tensor, " I"]
-    """π"""
+    """π: of each item to be among the draws."""
     share: Float[Tensor, " I"]
     """p: each item's share of the events."""
 
