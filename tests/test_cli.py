@@ -31,6 +31,9 @@ def test_help_and_lists_do_not_wait_for_torch(words: tuple[str, ...]) -> None:
         (("benhc",), "prism: unknown command 'benhc': did you mean 'bench'?"),
         (("bench", "lyer"), "prism: unknown command 'bench lyer': did you mean 'layer'?"),
         (("bench", "layer", "--mixers", "prizm"), "prism: unknown mixer 'prizm': did you mean 'prism'?"),
+        (("probe", "xor", "--mixers", "prism:reflect=maybe"), "prism: reflect must be true or false, got 'maybe'"),
+        (("probe", "xor", "--mixers", "prism:steps=2.5"), "prism: steps must be a whole number, got 2.5"),
+        (("probe", "xor", "--mixers", "gla:damping=slow"), "prism: damping must be a number, got 'slow'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: tuple[str, ...], message: str) -> None:

@@ -22,6 +22,8 @@ class Every(Checked):
     keys: Annotated[Count, most(4, "keys there are")] = 4
     loss: Literal["softmax", "bce"] = "softmax"
     start: Literal["random", "zero"] | None = None
+    gated: bool = False
+    timed: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +32,23 @@ class Extended(Every):
 
 
 def test_a_config_takes_what_its_fields_types_take() -> None:
-    Extended(steps=np.int64(3), warmup=10**400, clip=1e-300, mix=0, rank=7, start="zero", more=2)
+    Extended(steps=np.int64(3), warmup=10**400, clip=1e-300, mix=0, rank=7, start="zero", timed=True, more=2)
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"steps": True}, "steps must be at least 1, got True"),
-        ({"steps": "2"}, "steps must be at least 1, got '2'"),
-        ({"steps": None}, "steps must be at least 1, got None"),
+        ({"steps": True}, "steps must be a whole number, got True"),
+        ({"steps": "2"}, "steps must be a whole number, got '2'"),
+        ({"steps": None}, "steps must be a whole number, got None"),
+        ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
+        ({"rank": 2.0}, "rank must be a whole number, got 2.0"),
+        ({"rate": "fast"}, "rate must be a number, got 'fast'"),
+        ({"rate": False}, "rate must be a number, got False"),
+        ({"gated": "maybe"}, "gated must be true or false, got 'maybe'"),
+        ({"gated": 1}, "gated must be true or false, got 1"),
+        ({"timed": "no"}, "timed must be true or false, got 'no'"),
         ({"warmup": -1}, "warmup must be at least 0, got -1"),
         ({"rate": float("nan")}, "rate must be at least 0, got nan"),
         ({"clip": 0}, "clip must be above 0, got 0"),

@@ -32,7 +32,14 @@ PAGES = [
 FENCED = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FOLDERS = ("", "src/prism", "docs", "tests", "src/prism/paper", "src/prism/ops")
 # Written by commands or named as an example, and so in no checkout.
-MADE = {"prism-demo/report.html", "text/mdn-train.txt", "runs/mine", "runs/language", "runs/mine/model"}
+MADE = {
+    "prism-demo/report.html",
+    "text/mdn-train.txt",
+    "runs/mine",
+    "runs/language",
+    "runs/mine/model",
+    "models/current",
+}
 
 
 def commands_of(page: Path) -> tuple[list[str], list[str]]:

@@ -20,9 +20,21 @@ class Limit(NamedTuple):
     holds: Callable[[Any], bool]
 
     def check(self, name: str, value: object) -> None:
-        """Refuses any other value (and a boolean, which Python would take for a number)."""
-        if isinstance(value, bool) or not isinstance(value, Real) or not self.holds(value):
+        """Refuses any other value."""
+        of_kind(name, value, float)
+        if not self.holds(value):
             raise InputError(f"{name} must be {self.says}, got {value!r}")
+
+
+def of_kind(name: str, value: object, kind: type) -> None:
+    """Refuses what is not of a kind: a boolean, a whole number or a number, none of which is a boolean."""
+    is_bool = isinstance(value, bool)
+    if kind is bool and not is_bool:
+        raise InputError(f"{name} must be true or false, got {value!r}")
+    if kind is int and (is_bool or not isinstance(value, Integral)):
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+    if kind is float and (is_bool or not isinstance(value, Real)):
+        raise InputError(f"{name} must be a number, got {value!r}")
 
 
 def least(n: int) -> Limit:
@@ -49,26 +61,28 @@ class Checked:
 
     def __post_init__(self) -> None:
         own: Any = type(self)
-        for name, optional, limit in _limits(own):
+        for name, kind, optional in _kinds(own):
             value = getattr(self, name)
             if value is None and optional:
                 continue
-            if isinstance(limit, Limit):
-                limit.check(name, value)
-            else:
-                one_of(name, value, limit)
+            if get_origin(kind) is Literal:
+                one_of(name, value, kind)
+                continue
+            of_kind(name, value, getattr(kind, "__origin__", kind))
+            for limit in getattr(kind, "__metadata__", ()):
+                if isinstance(limit, Limit):
+                    limit.check(name, value)
 
 
 @cache
-def _limits(cls: Any) -> list[tuple[str, bool, Any]]:
-    """Of each field that has one: its name, whether it takes None, and its `Limit` or its `Literal`."""
+def _kinds(cls: Any) -> list[tuple[str, Any, bool]]:
+    """Of each field its name, its type, and whether it takes None; not those that take one of several types."""
     found = []
     for field in fields(cls):
         kinds = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else (field.type,)
-        for kind in kinds:
-            limits = [x for x in getattr(kind, "__metadata__", ()) if isinstance(x, Limit)]
-            limits += [kind] if get_origin(kind) is Literal else []
-            found += [(field.name, NoneType in kinds, limit) for limit in limits]
+        given = [kind for kind in kinds if kind is not NoneType]
+        if len(given) == 1:
+            found.append((field.name, given[0], len(kinds) > 1))
     return found
 
 

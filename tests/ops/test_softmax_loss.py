@@ -101,7 +101,7 @@ def test_with_features_added_the_loss_and_all_gradients_are_those_of_the_plain_s
     tile: tuple[int, int] | None, compiled: bool, focus: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the form that other devices take."""
-    monkeypatch.setattr("prism.ops.softmax_loss._compiles", lambda weights: compiled)
+    monkeypatch.setattr("prism.ops.additions._compiles", lambda weights: compiled)
     monkeypatch.setattr("prism.ops.softmax_loss.BLOCK_ROWS", 1)  # else a tile holds all tokens
     N, items, K, rows = 7, 9, 3, 2
     x, table, bias, weights = (

@@ -19,7 +19,8 @@ DATA = Path(__file__).parents[3] / "shared" / "data" / "ml-1m"
 
 def test_the_recipe_differs_from_the_defaults_in_what_validation_chose() -> None:
     differences = recipe().differences(FitConfig())
-    model = ["dim", "layers", "dropout", "time_gaps", "query_time", "projection", "start", "experts", "protocol"]
+    model = ["dim", "layers", "dropout", "time_gaps", "query_time", "projection", "start", "experts"]
+    model += ["rehearsal", "protocol"]
     schedule = ["batch", "length", "windows", "epochs", "lr", "patience", "evaluate_every"]
     assert [line.split()[0] for line in differences] == model + schedule
 

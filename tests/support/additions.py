@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from prism.ops.softmax_loss import Additions
+from prism.ops.additions import Additions
 
 
 def draw_additions(N: int, items: int, K: int, F: int, dtype: torch.dtype = torch.float32) -> tuple[Additions, Tensor]:

@@ -74,11 +74,9 @@ def spelled_mixers(text: str, layers: int, **shared: Any) -> MixerConfig | tuple
 
 def with_options(text: str, *options: str) -> str:
     """The spelling of a mixer with more fields, each as field=value; where a field comes twice, the last counts."""
-    return (
-        ",".join([f"{text}:{options[0]}" if ":" not in text else f"{text},{options[0]}", *options[1:]])
-        if options
-        else text
-    )
+    if not options:
+        return text
+    return text + ("," if ":" in text else ":") + ",".join(options)
 
 
 def down_the_blocks(many: tuple[Any, ...], layers: int, what: str) -> tuple[Any, ...]:

@@ -81,9 +81,10 @@ def evaluate(
 
 
 def _show_perplexity(found: Perplexity, context: int, stride: int) -> None:
+    words = f"{found.per_word:.2f}" if found.per_word < 1e6 else f"{found.per_word:.2g}"  # an untrained model's is huge
     show_all(
         f"perplexity {found.per_token:.3f} per token, {found.bits_per_byte:.4f} bits per byte "
-        f"({found.per_word:.2f} per word); {found.tokens:,} tokens, {found.bytes:,} bytes, "
+        f"({words} per word); {found.tokens:,} tokens, {found.bytes:,} bytes, "
         f"{found.documents:,} documents; context {context}, stride {stride}"
     )
 

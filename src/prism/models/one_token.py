@@ -146,28 +146,14 @@ def _rest(blocks: "Sequence[Block]", norm: nn.RMSNorm) -> Any:
 
 
 def _prism(mixers: Sequence[Any]) -> tuple[Any, Any]:
-    from prism.ops.cpu.stack import PrismShape, PrismWeights
+    from prism.ops.cpu.stack import PrismWeights
 
     one: Prism = mixers[0]
     config, dim = one.config, one.dim
-    at, solved = _places(one.sizes), _places(one.lifted or one.sizes)
-    shape = PrismShape(
-        H=config.heads,
-        K=one.K,
-        V=one.V,
-        steps=config.steps,
-        writes=config.writes,
-        free_keys=config.free_keys,
-        gate=at["gate"],
-        beta=at["beta"],
-        decay=at["decay"],
-        anchor=at.get("anchor", -1),
-        low=at.get("low", -1),
-        keys=solved.get("keys", 0),
-        gain=solved.get("gain", 0),
-        subtracts=int(config.residual == "subtract"),
-        gelu=int(config.nonlinearity == "gelu"),
-    )
+    solved = _places(one.lifted or one.sizes)
+    writes = {"steps": config.steps, "writes": config.writes, "free_keys": config.free_keys}
+    kinds = {"subtracts": int(config.residual == "subtract"), "gelu": int(config.nonlinearity == "gelu")}
+    shape = _shape(one, keys=solved.get("keys", 0), gain=solved.get("gain", 0), **writes, **kinds)
     like = one.project.weight.detach()
     none = like.new_zeros
     n = len(mixers)
@@ -186,14 +172,10 @@ def _prism(mixers: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _gated_delta(mixers: Sequence[Any]) -> tuple[Any, Any]:
-    from prism.ops.cpu.stack import GatedDeltaWeights, PrismShape
+    from prism.ops.cpu.stack import GatedDeltaWeights
 
     one: GatedDeltaNet = mixers[0]
-    at = _places(one.sizes)
-    shape = PrismShape(
-        H=one.config.heads, K=one.K, V=one.V, steps=0, writes=1, free_keys=0, gate=at["gate"], beta=at["beta"],
-        decay=at["decay"], anchor=-1, low=-1, keys=0, gain=0, subtracts=0, gelu=0,
-    )  # fmt: skip
+    shape = _shape(one, steps=0, writes=1, free_keys=0, keys=0, gain=0, subtracts=0, gelu=0)
     weights = GatedDeltaWeights(
         conv=_stacked([x.conv.weight.mT for x in mixers]),
         project=_maps([x.project for x in mixers]),
@@ -202,6 +184,15 @@ def _gated_delta(mixers: Sequence[Any]) -> tuple[Any, Any]:
         read_norm=_stacked([x.read.norm.weight for x in mixers]),
     )
     return shape, weights
+
+
+def _shape(one: Prism | GatedDeltaNet, **solver: int) -> Any:
+    """Sizes, where the parts of the projection begin (-1: it has none), and what the solver does."""
+    from prism.ops.cpu.stack import PrismShape
+
+    at, sizes = _places(one.sizes), {"H": one.config.heads, "K": one.K, "V": one.V}
+    begin = {name: at.get(name, -1) for name in ("gate", "beta", "decay", "anchor", "low")}
+    return PrismShape(**sizes, **begin, **solver)
 
 
 def _places(sizes: dict[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 `prism paper ml1m` trains and compares; one run of it is
 
     prism fit ml-1m --out RUN --protocol leave-one-out --dim 96 --layers 2 --dropout 0.2
-        --time-gaps True --query-time False --projection False --start random --experts
+        --time-gaps True --query-time False --projection False --start random --rehearsal False --experts
         --batch 32 --length 200 --windows last --lr 4e-3 --epochs 10 --patience 10 --evaluate-every 5
 """
 

@@ -19,25 +19,25 @@ class ProbeSettings(Checked):
 
     dim: Count = 16
     """Width D of the logic and control tasks."""
+    length: Count = 128
+    """Tokens of a sequence."""
     memory_dim: Count = 32
     """Width D of the memory tasks: at 16 PRISM was far from MQAR when the budget ended (docs/probing.md)."""
+    memory_length: Count | None = None
+    """Tokens of the memory tasks' sequences; None: as the others."""
     tracking_dim: Count = 64
     """Width D of the tracking tasks."""
-    layers: Count = 2
-    """Blocks."""
+    tracking_length: Count = 32
+    """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
     tracking_layers: Count = 1
     """Blocks of the tracking tasks: one, so that what is tracked is tracked by the recurrence."""
+    layers: Count = 2
+    """Blocks."""
     heads: Count = 2
     """Heads of every mixer."""
     ffn: NotNegative = 0.0
     """Hidden width of the SwiGLU in each block as a multiple of D; 0: none, as the paper's numbers imply
     (docs/probing.md)."""
-    length: Count = 128
-    """Tokens of a sequence."""
-    memory_length: Count | None = None
-    """Tokens of the memory tasks' sequences; None: as the others."""
-    tracking_length: Count = 32
-    """Tokens of a tracking task's sequences in training; they are tested at 4 and 16 times as many."""
     training: Annotated[ProbeTraining, tyro.conf.arg(name="")] = field(default_factory=ProbeTraining)
     """How every run is trained."""
 

@@ -6,10 +6,11 @@ from support.additions import draw_additions
 from support.recurrence import draw
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'prism-sequence[gpu]'")
+from support.pretend import pretend
+
 from prism.ops import delta_rule
 from prism.ops.conv import Norm
 from prism.ops.triton import fused
-from prism.ops.triton.pretend import pretend
 from prism.ops.triton.softmax_loss import token_losses
 
 

@@ -80,10 +80,8 @@ def compiles(module: str, dtype: torch.dtype, backward: bool = False) -> bool:
         with saved_tensors_hooks(_itself, _itself):  # checkpointing counts what is saved, and this is saved once only
             importlib.import_module(module).compile(dtype, backward=backward)
     except _expected() as error:
-        reason = re.sub("\x1b\\[[0-9;]*m", "", f"{type(error).__name__}: {error}").splitlines()[
-            0
-        ]  # numba's are in colour
-        _say_once(f"prism runs without its compiled CPU kernels, slower ({reason})")
+        reason, *_ = re.sub("\x1b\\[[0-9;]*m", "", str(error)).splitlines() or [""]  # numba's are in colour
+        _say_once(f"prism runs without its compiled CPU kernels, slower ({type(error).__name__}: {reason})")
         return False
     return True
 

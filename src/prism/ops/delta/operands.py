@@ -50,35 +50,9 @@ def operands(
 
     Without `widen` the tokens keep their dtype: kernels that widen in registers need no copy. States never do.
     """
-    for name, value in (("q", q), ("k", k), ("v", v), ("beta", beta)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
-    if q.ndim != 4:
-        raise ValueError(f"q must have shape [B, T, H, K], got {describe(q)}")
-    if not q.is_floating_point():
-        raise ValueError(f"q must be a floating-point tensor, got {q.dtype}")
-    if k.ndim == 4:  # rank 1 written without its L axis
-        if v.ndim != 4 or beta.ndim != 3:
-            raise ValueError(
-                f"k {describe(k)} has no L axis, so v must be [B, T, H, V] and beta [B, T, H]; "
-                f"got v {describe(v)} and beta {describe(beta)}"
-            )
-        k, v, beta = k.unsqueeze(3), v.unsqueeze(3), beta.unsqueeze(3)
-    B, T, H, K = q.shape
-    if k.ndim != 5:
-        raise ValueError(f"k must have shape [B, T, H, L, K] or [B, T, H, K], got {describe(k)}")
-    L = k.shape[3]
-    if L < 1:
-        raise ValueError(f"k needs at least one direction per token, got L = {L}")
-    if v.ndim != 5:
-        raise ValueError(f"v must have shape [B, T, H, L, V] like k's, got {describe(v)}")
-    V = v.shape[-1]
-    check_tensor("k", k, (B, T, H, L, K), "B T H L K", q)
-    check_tensor("v", v, (B, T, H, L, V), "B T H L V", q)
-    check_tensor("beta", beta, (B, T, H, L), "B T H L", q)
+    k, v, beta = _with_step_axis(q, k, v, beta)
+    B, T, H, L, K, V = *k.shape, v.shape[-1]
     dtype = compute_dtype(q.dtype)
-    for name, value in (("k", k), ("v", v), ("beta", beta)):
-        check_dtype(name, value, (q.dtype,), q)
     each = isinstance(erase, Tensor) and erase.ndim == 4
     for name, gate in (("log_alpha", log_alpha), ("erase", erase)):
         if gate is not None:
@@ -98,3 +72,34 @@ def operands(
         scale=1.0 if scale is None else float(scale),
         bounds=bounds,
     )
+
+
+def _with_step_axis(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """k, v and beta with their L axis, one of rank 1 written without it too; refused where they do not fit q."""
+    for name, value in (("q", q), ("k", k), ("v", v), ("beta", beta)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if q.ndim != 4:
+        raise ValueError(f"q must have shape [B, T, H, K], got {describe(q)}")
+    if not q.is_floating_point():
+        raise ValueError(f"q must be a floating-point tensor, got {q.dtype}")
+    if k.ndim == 4:
+        if v.ndim != 4 or beta.ndim != 3:
+            raise ValueError(
+                f"k {describe(k)} has no L axis, so v must be [B, T, H, V] and beta [B, T, H]; "
+                f"got v {describe(v)} and beta {describe(beta)}"
+            )
+        k, v, beta = k.unsqueeze(3), v.unsqueeze(3), beta.unsqueeze(3)
+    if k.ndim != 5:
+        raise ValueError(f"k must have shape [B, T, H, L, K] or [B, T, H, K], got {describe(k)}")
+    (B, T, H, K), L = q.shape, k.shape[3]
+    if L < 1:
+        raise ValueError(f"k needs at least one direction per token, got L = {L}")
+    if v.ndim != 5:
+        raise ValueError(f"v must have shape [B, T, H, L, V] like k's, got {describe(v)}")
+    check_tensor("k", k, (B, T, H, L, K), "B T H L K", q)
+    check_tensor("v", v, (B, T, H, L, v.shape[-1]), "B T H L V", q)
+    check_tensor("beta", beta, (B, T, H, L), "B T H L", q)
+    for name, value in (("k", k), ("v", v), ("beta", beta)):
+        check_dtype(name, value, (q.dtype,), q)
+    return k, v, beta

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from prism.ops.common.device import on_gpu
 
-# The GPU for which a driver that runs nothing stands (`prism.ops.triton.pretend`); none: empty.
+# The GPU for which a driver that runs nothing stands (in the tests); none: empty.
 pretended = ""
 
 

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from prism.ops.additions import Additions
 from prism.ops.common.autograd import once
-from prism.ops.softmax_loss import Additions
 from prism.ops.triton.around import softmax
 from prism.ops.triton.device import check_device, is_amd, product_precision
 

@@ -1,8 +1,8 @@
 """Why an item is recommended: how much its score falls when one event of the history is left out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.recommender import Recommender
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reason:
+class Reason(NamedTuple):
     """One event of the history."""
 
     item: Any

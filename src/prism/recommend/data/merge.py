@@ -100,8 +100,8 @@ def _names(log: Log, later: Log, codes: Ints, count: int) -> NDArray[Any] | None
     if log.item_names is not None:
         names[: log.n_items] = log.item_names
     if later.item_names is not None:  # what it says of an item that the first knows replaces that, as features do
-        said = later.item_names != None  # noqa: E711
-        names[codes[said]] = later.item_names[said]
+        named = later.item_names != None  # noqa: E711
+        names[codes[named]] = later.item_names[named]
     return names
 
 

@@ -119,9 +119,8 @@ def length_groups(evaluation: Evaluation, least: int = 20) -> list[tuple[str, np
 
 def group_estimate(evaluation: Evaluation, inside: np.ndarray, metric: str) -> Estimate:
     """The mean over some of the queries, with its interval."""
-    return estimates({metric: evaluation.values[metric][inside]}, evaluation.users[inside], samples=300)["event"][
-        metric
-    ]
+    found = estimates({metric: evaluation.values[metric][inside]}, evaluation.users[inside], samples=300)
+    return found["event"][metric]
 
 
 class Suggestion(NamedTuple):

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from prism.ops.additions import Additions
 from prism.ops.sampled_loss import Drawn
-from prism.ops.softmax_loss import Additions
 
 
 class Proposal(NamedTuple):
@@ -27,7 +27,7 @@ class Proposal(NamedTuple):
     """B: the sum of the chances up to each item; the last is the number of draws."""
     number: int
     chance: Float[Tensor, " I"]
-    """π"""
+    """π: of each item to be among the draws."""
     share: Float[Tensor, " I"]
     """p: each item's share of the events."""
 

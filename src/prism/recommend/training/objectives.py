@@ -10,7 +10,8 @@ from torch import Tensor
 
 from prism.config import Checked, Count, Natural, Share
 from prism.errors import InputError
-from prism.ops.softmax_loss import Additions, softmax_loss
+from prism.ops.additions import Additions
+from prism.ops.softmax_loss import softmax_loss
 
 Loss = Literal["softmax", "sampled", "bce"]
 

@@ -3,7 +3,7 @@
 The forward leaves each token's normaliser; the backward computes the logits twice more, for the gradient of the tokens
 and for that of the items, and no sum crosses programs.
 
-With ADDED, Σ_k c_nk f_nk(i) is added to the logits (`prism.ops.softmax_loss.Additions`): rows of a bank as they are,
+With ADDED, Σ_k c_nk f_nk(i) is added to the logits (`prism.ops.additions.Additions`): rows of a bank as they are,
 entries, which come sorted by tiles, as products of ones at their tokens and ones at their items.
 """
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prism.ops.additions import Additions
 from prism.ops.cpu.compiling import loop
-from prism.ops.softmax_loss import Additions
 from prism.recommend.model.experts.kernels import ENTRIES, OWN
 
 # Items named for each token at most.

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prism.ops.softmax_loss import Additions
+from prism.ops.additions import Additions
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.model.experts import kernels
 from prism.recommend.model.experts.fitted import Experts, Floats
