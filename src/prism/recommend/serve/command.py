@@ -113,7 +113,7 @@ def serve(
 
 
 def _start_all(shards: int) -> None:
-    """One process per shard, with the same arguments; when one ends, all do."""
+    """One process per shard, with the same arguments; when one ends, all do, and its failure is this one's."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the others are ended below
     command = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
     running = [subprocess.Popen([*command, "--shard", str(n)]) for n in range(shards)]
@@ -123,6 +123,9 @@ def _start_all(shards: int) -> None:
                 running[0].wait(timeout=0.5)
             except subprocess.TimeoutExpired:
                 continue
+        ended = next(one.returncode for one in running if one.returncode is not None)
+        if ended:
+            sys.exit(max(ended, 1))  # below 0: a signal ended it
     finally:
         for one in running:
             one.terminate()
