@@ -95,6 +95,17 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("serve {0}/model --store {0}/x --timeout 0", "timeout must be above 0, got 0"),
         ("serve {0}/model --store {0}/x --max-body 0", "max_body must be at least 1, got 0"),
         ("serve {0}/model --store {0}/x --users-in-memory 9", "users_in_memory must be at least 2000, got 9"),
+        (
+            "serve {0}/model --store {0}/x --cors shop.example",
+            "--cors 'shop.example' is no origin: give scheme and host",
+        ),
+        (
+            "serve {0}/model --store {0}/x --cors https://a.b/",
+            "--cors 'https://a.b/' is no origin: give scheme and host",
+        ),
+        ("serve {0}/model --store {0}/x --keys {0}/log.csv", "log.csv holds no keys"),
+        ("serve {0}/model --store {0}/x --keys {0}/no", "no: No such file or directory; `prism serve-key {0}/no"),
+        ("serve-key {0}/log.csv", "give a file that `prism serve-key` made"),
         ("serve {0}/model --store {0}/x --host 0.0.0.0", "give --keys, made by `prism serve-key FILE`"),
     ],
 )

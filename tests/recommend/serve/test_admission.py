@@ -150,3 +150,31 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
         assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
         assert 429 in [test.get("/health").status_code for _ in range(12)]
     made.engine.stop()
+
+
+def test_the_document_names_every_field_of_every_answer_and_its_examples_work(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    kinds = document["components"]["schemas"]
+    for path, methods in document["paths"].items():
+        for method, about in methods.items():
+            assert about["description"], (method, path)
+            if path == "/metrics":
+                continue
+            answer = about["responses"]["200"]["content"]["application/json"]["schema"]
+            answer = answer.get("items", answer)
+            assert kinds[answer["$ref"].rpartition("/")[2]]["properties"], (method, path)
+            if "requestBody" not in about or path == "/model":
+                continue
+            body = about["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            for example in kinds[body]["examples"]:
+                given = client.request(method, path, json=example)
+                assert given.status_code == 200, (path, given.text)
+
+
+def test_answers_are_as_the_document_says(client: TestClient) -> None:
+    send(client, ("u", "3", "e", 5))
+    kinds = client.get("/openapi.json").json()["components"]["schemas"]
+    answers = {"UserFacts": "/users/u", "ModelFacts": "/model", "Health": "/health", "ItemFacts": "/items?limit=1"}
+    for kind, path in answers.items():
+        found = client.get(path).json()
+        assert (found[0] if isinstance(found, list) else found).keys() == kinds[kind]["properties"].keys()

@@ -212,6 +212,7 @@ def test_reasons_similar_items_measures_and_the_page_are_there(client: TestClien
     text = client.get("/metrics").text
     assert "prism_events_total 2.0" in text
     assert 'path="/events"' in text
+    assert "_created" not in text
     page = client.get("/").text
     assert "<title>prism live</title>" in page
     assert "http" not in page.replace("http-equiv", "")  # nothing from elsewhere

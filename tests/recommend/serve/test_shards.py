@@ -1,7 +1,11 @@
 """Several processes, one address: whoever is asked, every user is answered by the shard that has the user's events."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +27,20 @@ USERS = [f"user-{n}" for n in range(6)] + ["a/b", "c%2Fd ü"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("models"))
+
+
+def test_a_shard_that_cannot_start_or_is_killed_ends_all_and_is_no_success(model: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "prism.cli", "serve", str(tmp_path), "--store", str(tmp_path / "e.db")]
+    ended = subprocess.run([*words, "--shards", "2"], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 2
+    assert "is not an exported model" in ended.stderr
+    with running(model, tmp_path / "e.db", "--shards", "2") as client:
+        parent = client.process
+        child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
+        os.kill(child, signal.SIGKILL)
+        assert parent.wait(timeout=60) == 1
+        with pytest.raises(httpx.TransportError):
+            client.get("/health")
 
 
 def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -90,9 +90,10 @@ def _routes(app: FastAPI, ends: Endpoints, service: Service) -> None:
     for method, path, endpoint in routes:
         made = with_tenant(endpoint, operator if endpoint == ends.swap else tenant)
         app.add_api_route(path, made, methods=[method], responses=errors)  # type: ignore[arg-type]
-    for path, endpoint in (("/health", ends.health), ("/metrics", ends.metrics)):
-        app.add_api_route(path, endpoint, methods=["GET"])
-    app.add_api_route("/ready", ends.ready, methods=["GET"], responses={503: errors[503]}, response_model=None)  # type: ignore[dict-item]
+    app.add_api_route("/health", ends.health, methods=["GET"])
+    app.add_api_route("/metrics", ends.metrics, methods=["GET"], response_class=PlainTextResponse)
+    ready: dict[int | str, Any] = {200: {"model": schema.Ready}, 503: errors[503]}
+    app.add_api_route("/ready", ends.ready, methods=["GET"], responses=ready, response_model=None)
     for path, endpoint in (("/health", ends.health), ("/ready", ends.ready)):  # as load balancers ask
         app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
 

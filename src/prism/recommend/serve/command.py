@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from tyro.conf import Positional
 
 from prism.config import at_least
 from prism.errors import InputError
+
+# What a browser says of where a page comes from.
+ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,9 @@ def serve(
         raise InputError(f"shard must be from 0 to {shards - 1}, got {shard}")
     if peers and len(peers) != shards:
         raise InputError(f"peers lists {len(peers)} addresses for {shards} shards: give one each, in order")
+    for origin in cors:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise InputError(f"cors={origin!r} is no origin: give scheme and host, e.g. https://shop.example, or *")
     if keys is None and not _own(host):
         raise InputError(f"host {host} can be reached from outside: give --keys, made by `prism serve-key FILE`")
     if shards > 1 and shard is None:
@@ -106,7 +113,7 @@ def serve(
 
 
 def _start_all(shards: int) -> None:
-    """One process per shard, with the same arguments; when one ends, all do."""
+    """One process per shard, with the same arguments; when one ends, all do, and its failure is this one's."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the others are ended below
     command = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
     running = [subprocess.Popen([*command, "--shard", str(n)]) for n in range(shards)]
@@ -116,6 +123,9 @@ def _start_all(shards: int) -> None:
                 running[0].wait(timeout=0.5)
             except subprocess.TimeoutExpired:
                 continue
+        ended = next(one.returncode for one in running if one.returncode is not None)
+        if ended:
+            sys.exit(max(ended, 1))  # below 0: a signal ended it
     finally:
         for one in running:
             one.terminate()

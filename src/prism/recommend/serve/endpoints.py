@@ -62,48 +62,49 @@ class Endpoints:
         found = await asyncio.to_thread(because, model, item, None, history=items, times=times, k=k)
         return [schema.ReasonOut(item=one.item, name=one.name, effect=one.effect, age=one.age) for one in found]
 
-    async def user(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.Json:
+    async def user(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.UserFacts:
         """What is kept of a user: number of events, first and latest time, size of the state, the latest items."""
         who = self.answers.user(tenant, user)
         found = await self.answers.call(lambda: self.engine.describe(who))
         if found is None:
             raise Refused(404, f"user {user!r} has no events")
-        return {"user": user, "model": self.engine.recommender.key, **found}
+        return schema.UserFacts(user=user, model=self.engine.recommender.key, **found)
 
-    async def forget(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.Json:
+    async def forget(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.Forgotten:
         """Removes everything that is kept of a user."""
         who = self.answers.user(tenant, user)
-        return {"user": user, "removed_events": await self.answers.call(lambda: self.engine.forget(who))}
+        return schema.Forgotten(user=user, removed_events=await self.answers.call(lambda: self.engine.forget(who)))
 
-    async def items(self, tenant: str, search: str = "", limit: schema.Count = 20) -> list[schema.Json]:
+    async def items(self, tenant: str, search: str = "", limit: schema.Count = 20) -> list[schema.ItemFacts]:
         """Items whose name or id contains a text, and whether they may be recommended."""
         gone = set(await self.answers.call(lambda: self.engine.store.unavailable(tenant)))
         return await asyncio.to_thread(_search, self.engine.recommender, search.lower(), limit, gone)
 
-    async def set_items(self, body: schema.ItemsIn, tenant: str) -> list[schema.Json]:
+    async def set_items(self, body: schema.ItemsIn, tenant: str) -> list[schema.ItemSet]:
         """Says which items may be recommended from now on."""
         given = [(one.item, one.available) for one in body.items]
         known = await self.answers.call(lambda: self.engine.set_items(tenant, given))
-        return [{"item": item, "available": on, "known": ok} for (item, on), ok in zip(given, known, strict=True)]
+        pairs = zip(given, known, strict=True)
+        return [schema.ItemSet(item=item, available=on, known=ok) for (item, on), ok in pairs]
 
-    async def model(self, tenant: str) -> schema.Json:
+    async def model(self, tenant: str) -> schema.ModelFacts:
         """The model that answers."""
         made, engine = self.engine.recommender, self.engine
-        return {
-            "id": made.key,
-            "name": self.service.folder.name,
-            "items": made.model.items,
-            "mixer": made.config.mixer,
-            "baseline": None if made.baseline is None else made.baseline.name,
-            # whether scores are logarithms of them: what a focus has trained ranks well, and is too sure
-            "probabilities": made.experts is not None and not made.config.objective.focus,
-            "since": engine.since,
-            "users_in_memory": len(engine.pool),
+        return schema.ModelFacts(
+            id=made.key,
+            name=self.service.folder.name,
+            items=made.model.items,
+            mixer=made.config.mixer,
+            baseline=None if made.baseline is None else made.baseline.name,
+            # what a focus has trained ranks well, and is too sure
+            probabilities=made.experts is not None and not made.config.objective.focus,
+            since=engine.since,
+            users_in_memory=len(engine.pool),
             # numbers of 4 bytes; or an item and a time of 8 each, of every event that counts
-            "state_bytes": 4 * made.model.backbone.state_size() if made.context is None else 16 * made.context,
-        }
+            state_bytes=4 * made.model.backbone.state_size() if made.context is None else 16 * made.context,
+        )
 
-    async def swap(self, body: schema.ModelIn, tenant: str) -> schema.Json:
+    async def swap(self, body: schema.ModelIn, tenant: str) -> schema.ModelFacts:
         """Changes to another model, whose folder lies beside the one served, without a gap."""
         folder = self.service.folder.parent / body.name
         if not is_model(folder):
@@ -117,9 +118,9 @@ class Endpoints:
         self.service.folder = folder
         return await self.model(tenant)
 
-    async def health(self) -> schema.Json:
+    async def health(self) -> schema.Health:
         """Whether the process runs."""
-        return {"status": "ok", "time": int(time.time())}
+        return schema.Health(status="ok", time=int(time.time()))
 
     async def ready(self) -> Response:
         """Whether events can be stored now."""
@@ -133,12 +134,12 @@ class Endpoints:
         return Response(self.service.measures.text(self.engine), media_type="text/plain; version=0.0.4")
 
 
-def _search(model: Recommender, wanted: str, limit: int, gone: set[str]) -> list[schema.Json]:
+def _search(model: Recommender, wanted: str, limit: int, gone: set[str]) -> list[schema.ItemFacts]:
     items, found = model.log, []
     for code in range(model.model.items):
         label, id_ = items.item_label(code), str(items.item_ids[code])
         if wanted in label.lower() or wanted in id_.lower():
-            found.append({"item": id_, "name": label, "available": id_ not in gone})
+            found.append(schema.ItemFacts(item=id_, name=label, available=id_ not in gone))
             if len(found) == limit:
                 break
     return found

@@ -47,7 +47,9 @@ def read_keys(path: Path) -> Keys:
         operators = frozenset(str(row["sha256"]) for row in rows if row.get("operator"))
         return Keys(tuple((str(row["tenant"]), str(row["sha256"])) for row in rows), operators)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no keys ({error}): `prism serve-key {path} --tenant NAME` makes one") from None
+        if isinstance(error, OSError):
+            raise InputError(f"{path}: {error.strerror}; `prism serve-key {path} --tenant NAME` makes one") from None
+        raise InputError(f"{path} holds no keys ({error}): give a file that `prism serve-key` made") from None
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What requests and answers look like; FastAPI makes the OpenAPI document of it."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,14 @@ class RecommendOptions(Strict):
 class EventsIn(Strict):
     """One event or many; with `recommend`, the answer has recommendations for every user of them."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"events": [{"user": "u42", "item": "22423", "id": "o-17"}], "recommend": {"k": 5}},
+                {"events": [{"user": "u42", "item": "85123A", "id": "o-18", "time": 1323436800}]},
+            ]
+        }
+    )
     events: list[EventIn] = Field(min_length=1, max_length=MOST_EVENTS)
     recommend: RecommendOptions | None = None
 
@@ -49,6 +57,7 @@ class EventsIn(Strict):
 class RecommendationsIn(RecommendOptions):
     """Users to recommend to."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"users": ["u42", "u43"], "k": 5, "deny": ["22423"]}]})
     users: list[Id] = Field(min_length=1, max_length=MOST_EVENTS, examples=[["u42"]])
 
 
@@ -114,6 +123,77 @@ class ReasonOut(BaseModel):
     age: int
 
 
+class EventFacts(BaseModel):
+    """An event of a user's history."""
+
+    item: str
+    name: str | None
+    time: int
+
+
+class UserFacts(BaseModel):
+    """What is kept of a user."""
+
+    user: str
+    model: str = Field(description="The id of the model that answers.")
+    events: int
+    first: int = Field(description="When the first event was, in seconds since 1970.")
+    latest: int
+    age: int = Field(description="Seconds since the latest event.")
+    state_bytes: int = Field(description="Size of the state; 0: the model knows none of the user's items.")
+    history: list[EventFacts] = Field(description="The latest hundred events, in order of time.")
+
+
+class Forgotten(BaseModel):
+    """What was removed."""
+
+    user: str
+    removed_events: int
+
+
+class ItemFacts(BaseModel):
+    """An item that the model knows."""
+
+    item: str
+    name: str = Field(description="Its id, where it has no name.")
+    available: bool
+
+
+class ItemSet(BaseModel):
+    """What became of an item."""
+
+    item: str
+    available: bool
+    known: bool = Field(description="Whether the model knows it; if not, this waits for one that does.")
+
+
+class ModelFacts(BaseModel):
+    """The model that answers."""
+
+    id: str
+    name: str = Field(description="The name of its folder.")
+    items: int
+    mixer: str
+    baseline: str | None = Field(description="The simple baseline that answers in its place.")
+    probabilities: bool = Field(description="Whether scores are logarithms of probabilities.")
+    since: int = Field(description="When it began to answer, in seconds since 1970.")
+    users_in_memory: int
+    state_bytes: int = Field(description="Size of one user's state.")
+
+
+class Health(BaseModel):
+    """The process runs."""
+
+    status: str = Field(examples=["ok"])
+    time: int
+
+
+class Ready(BaseModel):
+    """Events can be stored."""
+
+    status: str = Field(examples=["ready"])
+
+
 class ItemIn(Strict):
     """Whether an item may be recommended."""
 
@@ -124,6 +204,7 @@ class ItemIn(Strict):
 class ItemsIn(Strict):
     """Items to change."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [{"item": "22423", "available": False}]}]})
     items: list[ItemIn] = Field(min_length=1, max_length=MOST_EVENTS)
 
 
@@ -140,6 +221,3 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-
-
-Json = dict[str, Any]
