@@ -58,7 +58,7 @@ def has_lengths(results: Results) -> bool:
 
 
 def _panels(plt: Any, tasks: Sequence[str], across: str, up: str) -> tuple[Any, list[Any]]:
-    """A figure with one titled panel per task, three in a row, or two of four; the outer ones say what their axes are."""
+    """A figure with one titled panel per task, three in a row, two of four; the outer ones name their axes."""
     columns = 2 if len(tasks) == 4 else min(3, len(tasks))
     rows = -(-len(tasks) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows + 0.8), squeeze=False, sharey=True)
