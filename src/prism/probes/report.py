@@ -58,17 +58,17 @@ def has_lengths(results: Results) -> bool:
 
 
 def _panels(plt: Any, tasks: Sequence[str], across: str, up: str) -> tuple[Any, list[Any]]:
-    """A figure with one titled panel per task, three in a row; the outer ones say what their axes are."""
-    columns = min(3, len(tasks))
+    """A figure with one titled panel per task, three in a row, two of four; the outer ones name their axes."""
+    columns = 2 if len(tasks) == 4 else min(3, len(tasks))
     rows = -(-len(tasks) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.0 * rows + 0.8), squeeze=False, sharey=True)
     for axis in axes.flat[len(tasks) :]:
         axis.axis("off")
-    for axis in axes[-1]:
+    panels = list(axes.flat[: len(tasks)])
+    for axis in panels[-columns:]:
         axis.set_xlabel(across)
     for axis in axes[:, 0]:
         axis.set_ylabel(up)
-    panels = list(axes.flat[: len(tasks)])
     for axis, task in zip(panels, tasks, strict=True):
         axis.set(title=task, ylim=(0, 1.04))
         axis.grid(alpha=0.3)
@@ -102,8 +102,9 @@ def write_lengths(path: Path, results: Results) -> None:
         axis.set_xticks(lengths, [f"{x:,}" for x in lengths])
         axis.minorticks_off()
     lines = [plt.Line2D([], [], color=COLOURS[n % len(COLOURS)], marker="os^vDPX*"[n % 8]) for n in range(len(mixers))]
-    figure.legend(lines, mixers, loc="lower center", ncols=min(len(mixers), 4), frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0.04 + 0.03 * -(-len(mixers) // 4), 1, 1))
+    beside = min(len(mixers), round(figure.get_figwidth() / 4.2))  # a spelling with fields is as wide as a panel
+    figure.legend(lines, mixers, loc="lower center", ncols=beside, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, (0.1 + 0.2 * -(-len(mixers) // beside)) / figure.get_figheight(), 1, 1))
     save_figure(path, figure)
 
 

@@ -1,8 +1,8 @@
 """Probes of state tracking: the product of all tokens so far, g_t = g_{t−1} · x_t, in a group; asked at every token.
 
 A model learns at one length and is tested at 4 and 16 times that length too. What a recurrence can track is a matter of
-its transition's eigenvalues and rank: parity needs one of −1, S3 a product of two reflections, A5 and S5 cannot be
-solved by any transition that is diagonal, however deep.
+its transition's eigenvalues and rank: parity needs one of −1; S3, S4 and A5 are rotations, each a product of two
+reflections; words of A5 and S5 are beyond diagonal transitions, however deep, unless TC⁰ = NC¹.
 """
 
 from abc import abstractmethod
