@@ -423,5 +423,5 @@ def test_a_log_without_times_is_read_in_its_order_where_one_says_so(tmp_path: Pa
     assert [log.item_ids[log.history(user)].tolist() for user in range(2)] == [["a", "b", "c"], ["b", "a"]]
     assert len(set(log.times.tolist())) == 1
     assert any("without times" in note for note in log.notes)
-    with pytest.raises(InputError, match="do all events share one time. then use leave-one-out"):
+    with pytest.raises(InputError, match=r"do all events share one time. then use leave-one-out"):
         split(log, "global-time")
