@@ -127,8 +127,12 @@ def test_nothing_is_cut_off_and_every_text_stands_out_from_what_lies_behind_it(
 
 def test_a_key_is_asked_for_only_where_one_is_needed(page: Any, tmp_path: Path) -> None:
     browsers.expect(page.locator("#access")).to_be_hidden()
+    page.locator("#products .take").first.click()
+    browsers.expect(page.locator("#events")).to_have_text("1")
     page.route("**/recommendations*", lambda route: route.fulfill(status=401, json={"detail": "no key"}))
     page.fill("#user", "somebody")
     page.keyboard.press("Enter")
     browsers.expect(page.locator("#key")).to_be_focused()
     browsers.expect(page.locator("#said")).to_have_text("no key")
+    page.locator("#products .take").first.click()  # the customer whose history is shown is still the one who takes
+    browsers.expect(page.locator("#events")).to_have_text("2")

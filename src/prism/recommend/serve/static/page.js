@@ -167,10 +167,10 @@ async function history() {
 const someone = () => `visitor-${Math.random().toString(36).slice(2, 8)}`;
 
 async function open(name, fresh = false) {
-  user = name;
+  const answer = await ask("GET", `recommendations?user=${encodeURIComponent(name)}`);
+  user = name; // not before: what is shown, taken and deleted stays one customer's if this fails
   ranks = new Map();
   $("user").value = user;
-  const answer = await ask("GET", `recommendations?user=${encodeURIComponent(user)}`);
   showRecommended(answer.recommendations[0].items);
   if (fresh) showHistory({ events: 0, history: [], state_bytes: 0 });
   else await history();
