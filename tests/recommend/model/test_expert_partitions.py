@@ -12,7 +12,7 @@ from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.model.experts import fit_experts, partitions, tables
 from prism.recommend.model.experts.tables import ExpertTables
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
-from prism.recommend.runs.expert_files import KINDS, keep_tables, read_tables
+from prism.recommend.runs.expert_files import KINDS, TOGETHER, keep_tables, read_tables
 
 PARTS = 7
 
@@ -39,7 +39,7 @@ def whole(prepared: Prepared) -> tuple[Split, np.ndarray]:
 
 
 def same(mine: ExpertTables, theirs: ExpertTables) -> None:
-    for kind in KINDS:
+    for kind in (*KINDS, TOGETHER):
         for name, a, b in zip(tables.Rows._fields, getattr(mine, kind), getattr(theirs, kind), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=f"{kind}.{name}")
     for name in ("period_starts", "ages", "floors", "bank"):
@@ -66,7 +66,7 @@ def test_they_are_those_of_the_plain_log_item_by_item(prepared: Prepared) -> Non
     theirs = fit_experts(plain, novel=False, timed=True, repeats=np.zeros(1)).tables
     code = {item: n for n, item in enumerate(plain.item_ids.tolist())}
     order = np.array([code[item] for item in prepared.item_ids[: prepared.manifest.candidates].tolist()])
-    for kind in KINDS:
+    for kind in (*KINDS, TOGETHER):
         dense = []
         for rows in (getattr(found, kind), getattr(theirs, kind)):
             made = np.zeros((len(order), len(order)))

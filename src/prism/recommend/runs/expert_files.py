@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,24 @@ from prism.errors import InputError
 from prism.files import checksum, write_whole, writing
 from prism.recommend.data.log import Log
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.model.experts import partitions, tables
+from prism.recommend.model.experts import partitions, regression, tables
 from prism.recommend.model.experts.partitions import Lately, Spills, Surveyed, counted_rows, fold_counts
+from prism.recommend.model.experts.regression import Company, most_taken
 from prism.recommend.model.experts.tables import (
     FOLDS,
     ExpertTables,
     Rows,
     assembled,
+    company_rows,
     log_lift,
     shares_of,
     without_accidents,
 )
 from prism.recommend.model.experts.training import Folds
 
-FOLDER, ABOUT, VERSION = "experts", "about.json", 2
+FOLDER, ABOUT, VERSION = "experts", "about.json", 3
 KINDS = ExpertTables._fields[:3]
+TOGETHER = "together"
 
 
 def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: None) -> None:
@@ -57,7 +62,7 @@ def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
     counts, lately, starts, unprompted = (arrays[n] for n in ("counts", "lately", "period_starts", "unprompted"))
 
     def table(g: int, lately: NDArray[np.float32]) -> ExpertTables:
-        rows = {kind: Rows(*(arrays[_name(kind, g, part)] for part in Rows._fields)) for kind in KINDS}
+        rows = {kind: Rows(*(arrays[_name(kind, g, part)] for part in Rows._fields)) for kind in (*KINDS, TOGETHER)}
         return assembled(rows, starts, lately, shares_of(counts[g]), unprompted[g])
 
     whole = table(0, lately)
@@ -74,9 +79,11 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
     found = Surveyed.of(logs, items)
     say(f"{prepared.folder}: items and times are counted")
     lately, spills = Lately(found), Spills(part, found.counts.sum(0))
+    folds = [Company(most_taken(found.counts.sum(0)), items) for _ in range(FOLDS)]
     for fold, log in logs():
         lately.add(log)
         spills.add(fold, log)
+        folds[fold].add(log)
     say(f"{prepared.folder}: neighbours are written, in {len(spills)} parts")
     counts = fold_counts(found.counts)
     _write(part, "counts", counts)
@@ -87,6 +94,9 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
         for kind in KINDS:
             for g, rows in enumerate(counted_rows(kind, first, end, records, items)):
                 _append(part, kind, g, rows, first)
+    everyone = reduce(np.add, (one.gram for one in folds))
+    for g, gram in enumerate(chain([everyone], (everyone - one.gram for one in folds))):
+        _append(part, TOGETHER, g, company_rows(folds[0], gram), 0)
     say(f"{prepared.folder}: neighbours are counted")
     for g in range(1 + FOLDS):
         _drop_accidents(part, g, shares_of(counts[g]))
@@ -161,4 +171,5 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
         "GIVEN_LATELY", "GIVEN_ACCIDENTS",
     )  # fmt: skip
     numbers = {name.lower(): getattr(tables, name) for name in names}
+    numbers |= {name.lower(): getattr(regression, name) for name in ("MOST_ITEMS", "LATEST", "RIDGE")}
     return {"log": prepared.digest, "folds": FOLDS, "times": partitions.TIMES, **numbers}

@@ -28,7 +28,7 @@ from prism.recommend.runs.storage import ABOUT
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
-FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 3, "model.safetensors", "values.safetensors"
+FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 4, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
 
 

@@ -15,7 +15,7 @@ from prism.recommend.model.experts.repeats import fit_repeats
 from prism.recommend.model.experts.tables import ExpertTables, Rows, expert_tables
 from prism.recommend.model.experts.user_state import EVENTS, LAST_TIME, UserState, empty_state
 
-EXPERTS = ("repeat", "next", "follow", "near", "visit", "popular", "lately")
+EXPERTS = ("repeat", "next", "follow", "together", "visit", "popular", "lately")
 Floats = NDArray[np.float32]
 
 
@@ -92,7 +92,7 @@ class Experts:
         )  # fmt: skip
 
 
-_ROWS = ExpertTables._fields[:3]
+_ROWS = ExpertTables._fields[:4]
 _ARRAYS = tuple(name for name in ExpertTables._fields if name not in _ROWS)
 
 

@@ -27,13 +27,15 @@ from prism.recommend.model.experts.user_state import (
 )
 
 # Kinds of features: entries of single items, then rows of the bank.
-OWN, REPEAT, NEXT, NEAR, OF_VISIT, FOLLOW = range(6)
+OWN, REPEAT, NEXT, OF_VISIT, FOLLOW, TOGETHER = range(6)
 ENTRIES = 6
-KINDS = ("own", "repeat", "next", "near", "visit", "follow", "popular", "lately", "unprompted")
+KINDS = ("own", "repeat", "next", "visit", "follow", "together", "popular", "lately", "unprompted")
 # Of these, the rows of the bank.
 ROWS = 3
 # The ε of the repeat expert's log(1 + p/ε).
 REPEAT_FLOOR = 1e-4
+# Entries of the rows of all of a user's items that are read for `together`: the more items, the fewer of each.
+TOGETHER_READ = 10_000
 CONTEXT = 13
 AGES, COUNTS, GAPS = 24, 16, 64
 # Where each part of the repeat expert's weights begins.
@@ -159,6 +161,34 @@ def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, item
 
 
 @loop
+def together_entries(state, rows, floors, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
+    """Entries p/ε above 1, p ∝ the sum of the rows of the user's own items; gives the place after them.
+
+    What is no more than popularity is left out: it would be an entry for every item. `sums` [items] is zero before and
+    after.
+    """
+    first, n, columns, shares = at, kept(state), rows.columns, rows.shares
+    each = TOGETHER_READ // max(n, 1)
+    for s in range(n):
+        j = state.items[s]
+        for b in range(rows.starts[j], min(rows.starts[j] + each, rows.starts[j + 1])):
+            i = columns[b]
+            before = sums[i]
+            items[at] = i  # kept if the item is new, as above
+            at += before == 0
+            sums[i] = before + shares[b]
+    last, at, total = at, first, 0.0
+    for m in range(first, last):
+        total += sums[items[m]]
+    for m in range(first, last):
+        i = items[m]
+        items[at], kinds[at], values[at] = i, TOGETHER, sums[i] / (total * floors[i])
+        at += values[at] > 1
+        sums[i] = 0
+    return at
+
+
+@loop
 def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
     """All entries of a moment, from place `at` on; gives the place after them.
 
@@ -176,21 +206,19 @@ def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore
         state, few, tables.next, ages[0], NEXT_DOUBT, floors[0], NEXT, sums, items, kinds, values, at
     )
     at = neighbour_entries(
-        state, every, tables.near, ages[1], NEAR_DOUBT, floors[1], NEAR, sums, items, kinds, values, at
-    )
-    at = neighbour_entries(
-        state, visit, tables.near, ages[2], NEAR_DOUBT, floors[1], OF_VISIT, sums, items, kinds, values, at
+        state, visit, tables.near, ages[1], NEAR_DOUBT, floors[1], OF_VISIT, sums, items, kinds, values, at
     )
     some = min(every, FOLLOW_ITEMS)
-    return neighbour_entries(
-        state, some, tables.follow, ages[3], FOLLOW_DOUBT, floors[2], FOLLOW, sums, items, kinds, values, at
+    at = neighbour_entries(
+        state, some, tables.follow, ages[2], FOLLOW_DOUBT, floors[2], FOLLOW, sums, items, kinds, values, at
     )
+    return together_entries(state, tables.together, floors[2], sums, items, kinds, values, at)
 
 
 @loop
 def most_entries(state, known):  # type: ignore[no-untyped-def]
     """No moment has more: an item once for each kind, and no more than the rows of the latest items hold."""
-    most = 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + 2 * RECENT) * KEPT)
+    most = 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + RECENT) * KEPT + TOGETHER_READ)
     return most + 1  # one is written beyond the last
 
 
@@ -292,7 +320,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
     """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
     own, rows, context = np.empty(len(state.items)), np.empty(ROWS, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
-    most = 2 * len(state.items) + 4 * known + 1
+    most = len(state.items) + 5 * known + 1
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
     before, t = -1, 0
