@@ -10,6 +10,7 @@ from prism.recommend.data.splits import Split
 from prism.recommend.data.splits import split as divide
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.model.experts import fit_experts, partitions, tables
+from prism.recommend.model.experts.rows import named_arrays
 from prism.recommend.model.experts.tables import ExpertTables
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
 from prism.recommend.runs.expert_files import KINDS, TOGETHER, keep_tables, read_tables
@@ -42,6 +43,8 @@ def same(mine: ExpertTables, theirs: ExpertTables) -> None:
     for kind in (*KINDS, TOGETHER):
         for name, a, b in zip(tables.Rows._fields, getattr(mine, kind), getattr(theirs, kind), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=f"{kind}.{name}")
+    for mine_, theirs_ in zip(named_arrays(mine.pair), named_arrays(theirs.pair), strict=True):
+        np.testing.assert_allclose(mine_[1], theirs_[1], rtol=1e-6, err_msg=mine_[0])
     for name in ("period_starts", "ages", "floors", "bank"):
         np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=1e-6, atol=1e-6, err_msg=name)
 

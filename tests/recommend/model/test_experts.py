@@ -11,7 +11,7 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.data.synthetic import markov_log, synthetic_log
 from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, regression, tables
-from prism.recommend.model.experts.kernels import KINDS, REPEAT_FLOOR, TOGETHER_READ
+from prism.recommend.model.experts.entries import KINDS, REPEAT_FLOOR, TOGETHER_READ
 from prism.recommend.model.experts.regression import LATEST, RIDGE
 from prism.recommend.model.experts.tables import (
     BEFORE,
@@ -180,7 +180,7 @@ def test_features_are_those_of_a_plain_loop() -> None:
     asked = queries(of)
     experts = fit_experts(of, timed=True, novel=False)
     (follows, accidents), near, around, n = transitions(of), co_occurrences(of), followers(of), of.n_items
-    own, repeat, after, visit, follow, _, popular, lately, unprompted = (
+    own, repeat, after, _, visit, follow, _, popular, lately, unprompted = (
         one_kind(experts, of, asked, kind) for kind in KINDS
     )
     assert accidents.sum() > LEAST_ACCIDENTS
@@ -210,6 +210,34 @@ def test_features_are_those_of_a_plain_loop() -> None:
                 p[rows.columns[part]] += weight * rows.totals[item] / (rows.totals[item] + doubt) * rows.shares[part]
             np.testing.assert_allclose(found[q], np.log1p(p / total / floor), rtol=1e-4, atol=1e-6)
     assert lately.std() > 0
+
+
+@pytest.mark.parametrize("pair_events", [1 << 23, 150])
+def test_two_items_in_turn_say_what_came_directly_after_them(pair_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "PAIR_EVENTS", pair_events)
+    of = log()
+    least = -(-of.n_events // pair_events)
+    assert least == (1 if pair_events > of.n_events else 3)
+    after: dict[tuple[int, int], Counter[int]] = {}
+    for user in range(of.n_users):
+        history = of.history(user).tolist()
+        for a, b, c in zip(history, history[1:], history[2:], strict=False):
+            after.setdefault((a, b), Counter())[c] += 1
+    accidents = transitions(of)[1]
+    experts, asked = fit_experts(of, timed=True, novel=False), queries(of)
+    found, contexts, heard = one_kind(experts, of, asked, "pair"), experts.contexts(of, asked), 0
+    for q, (user, position) in enumerate(zip(asked.users, asked.positions, strict=True)):
+        came = after.get(tuple(of.items[max(of.offsets[user], position - 2) : position].tolist()), Counter())
+        total = came.total()
+        kept = {item: (count - 0.75) / total for item, count in came.items() if count >= least and total >= 2}
+        wanted = np.zeros(of.n_items)
+        for item, share in kept.items():
+            wanted[item] = np.log1p(share / accidents[item])
+        np.testing.assert_allclose(found[q], wanted, rtol=1e-4, atol=1e-6)
+        known = [np.log1p(total) / 4, max(kept.values())] if kept else [0, 0]
+        np.testing.assert_allclose(contexts[q, 13:15], known, rtol=1e-5)
+        heard += bool(kept)
+    assert 10 < heard < len(asked)
 
 
 @pytest.mark.parametrize("of", [log(), synthetic_log(40, 300, 4000)], ids=["short rows", "rows read in part"])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
 from prism.recommend.model.experts.regression import Company, most_taken
+from prism.recommend.model.experts.rows import PAIR_EVENTS, Pairs, Rows, pairs_from, turn_order
 from prism.recommend.model.experts.user_state import RECENT
 
 # Events between two of a user's that count as near each other.
@@ -41,21 +42,6 @@ LEAST_ACCIDENTS, NEAR_FLOOR, FOLLOW_FLOOR = 0.02, 0.25, 1.0
 GIVEN_ACCIDENTS = 1.0
 
 
-class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution, or less than one, in order of column (`together`: of share).
-
-    Its entries are starts[j] … starts[j + 1] − 1; of a row with more than `rows_kept` the largest are here.
-    """
-
-    starts: Ints
-    columns: NDArray[np.int32]
-    shares: NDArray[np.float32]
-    totals: NDArray[np.float32]
-    """[items]: the weight that the row was made of; 0: the row is empty."""
-    tops: NDArray[np.float32]
-    """[items]: the largest share of each row."""
-
-
 class ExpertTables(NamedTuple):
     """All of it; namedtuples, because compiled loops read them."""
 
@@ -67,6 +53,8 @@ class ExpertTables(NamedTuple):
     """What was taken at most REACH events after, the sooner the more, or before."""
     together: Rows
     """What having each item says of the others, all else the same; the largest first, no distribution."""
+    pair: Pairs
+    """What came directly after two items in turn."""
     bank: NDArray[np.float32]
     """[periods + 3, items]: the features `lately` at the start of each period, `unprompted`, `popular`, and zeros."""
     period_starts: Ints
@@ -82,11 +70,12 @@ def expert_tables(train: Log) -> ExpertTables:
     starts, recent = recent_popularity(train)
     follows, unprompted = transitions(train)
     rows = {"next": follows, "near": co_occurrences(train), "follow": followers(train), "together": company(train)}
-    return assembled(rows, starts, log_lift(recent), popularity(train), unprompted)
+    return assembled(rows, pairs(train), starts, log_lift(recent), popularity(train), unprompted)
 
 
 def assembled(
     rows: Mapping[str, Rows],
+    pair: Pairs,
     starts: Ints,
     lately: NDArray[np.float32],
     popular: NDArray[np.float64],
@@ -97,6 +86,7 @@ def assembled(
     accidents = unprompted * max(1.0, LEAST_ACCIDENTS / unprompted.sum())
     return ExpertTables(
         **rows,
+        pair=pair,
         bank=np.concatenate([lately, log_lift(np.stack([unprompted, popular])), np.zeros((1, n), np.float32)]),
         period_starts=starts,
         ages=np.stack([np.ones(RECENT), np.ones(RECENT), np.exp2(-np.arange(RECENT) / FOLLOW_HALF_LIFE)]),
@@ -175,6 +165,19 @@ def no_accident(rows: Rows, popular: NDArray[np.float64]) -> tuple[NDArray[np.fl
 def _row_of(rows: Rows) -> Ints:
     """[entries]: the row that each is in."""
     return np.repeat(np.arange(len(rows.totals)), np.diff(rows.starts))
+
+
+def pairs(train: Log) -> Pairs:
+    """What came directly after two items in turn."""
+    third = np.flatnonzero(np.arange(train.n_events) >= train.offsets[train.users] + 2)
+    triples = [train.items[third - ago] for ago in (2, 1, 0)]
+    order = turn_order(*triples)
+    return pairs_from(*(part[order] for part in triples), last=(0, train.n_items), least=least_count(train.n_events))
+
+
+def least_count(events: int) -> int:
+    """So often an item must have come after a pair to have an entry, in a log of so many events."""
+    return -(-events // PAIR_EVENTS)
 
 
 def co_occurrences(train: Log) -> Rows:

@@ -13,7 +13,7 @@ from prism.recommend.data.log import Ints, Log
 from prism.recommend.model.experts import kernels
 from prism.recommend.model.experts.fitted import Experts, Floats
 from prism.recommend.model.experts.named import Named
-from prism.recommend.model.experts.tables import FOLDS, ExpertTables, Rows, expert_tables
+from prism.recommend.model.experts.tables import FOLDS, ExpertTables, expert_tables
 from prism.recommend.model.experts.user_state import empty_state
 
 
@@ -109,14 +109,10 @@ class TrainingFeatures:
 def _silent(tables: ExpertTables) -> ExpertTables:
     """Tables that know nothing: of a log with a single user."""
     return tables._replace(
-        next=_without_entries(tables.next),
-        near=_without_entries(tables.near),
-        follow=_without_entries(tables.follow),
-        together=_without_entries(tables.together),
+        next=tables.next.without_entries(),
+        near=tables.near.without_entries(),
+        follow=tables.follow.without_entries(),
+        together=tables.together.without_entries(),
+        pair=tables.pair.without_entries(),
         bank=np.zeros_like(tables.bank),
     )
-
-
-def _without_entries(rows: Rows) -> Rows:
-    starts, totals, tops = np.zeros_like(rows.starts), np.zeros_like(rows.totals), np.zeros_like(rows.tops)
-    return Rows(starts, rows.columns[:0], rows.shares[:0], totals, tops)
