@@ -212,9 +212,12 @@ def test_features_are_those_of_a_plain_loop() -> None:
     assert lately.std() > 0
 
 
-@pytest.mark.parametrize("pair_events", [1 << 23, 150])
-def test_two_items_in_turn_say_what_came_directly_after_them(pair_events: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pair_events", "most"), [(1 << 23, KEPT), (150, KEPT), (1 << 23, 2)])
+def test_two_items_in_turn_say_what_came_directly_after_them(
+    pair_events: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "PAIR_EVENTS", pair_events)
+    monkeypatch.setattr(tables, "KEPT", most)
     of = log()
     least = -(-of.n_events // pair_events)
     assert least == (1 if pair_events > of.n_events else 3)
@@ -229,7 +232,8 @@ def test_two_items_in_turn_say_what_came_directly_after_them(pair_events: int, m
     for q, (user, position) in enumerate(zip(asked.users, asked.positions, strict=True)):
         came = after.get(tuple(of.items[max(of.offsets[user], position - 2) : position].tolist()), Counter())
         total = came.total()
-        kept = {item: (count - 0.75) / total for item, count in came.items() if count >= least and total >= 2}
+        often = sorted((-count, item) for item, count in came.items() if count >= least and total >= 2)
+        kept = {item: (-less - 0.75) / total for less, item in often[:most]}
         wanted = np.zeros(of.n_items)
         for item, share in kept.items():
             wanted[item] = np.log1p(share / accidents[item])

@@ -95,7 +95,7 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
         for kind in KINDS:
             for g, counted in enumerate(counted_rows(kind, first, end, records, items)):
                 _append(part, _name(kind, g), counted, first)
-        for g, pairs in enumerate(counted_pairs(first, end, records, counts.sum(1))):
+        for g, pairs in enumerate(counted_pairs(first, end, records, counts.sum(1), items)):
             _append_pairs(part, _name(PAIR, g), pairs, first)
     everyone = reduce(np.add, (one.gram for one in folds))
     for g, gram in enumerate(chain([everyone], (everyone - one.gram for one in folds))):

@@ -166,16 +166,18 @@ def counted_rows(kind: str, first: int, end: int, records: NDArray[np.int32], it
     ]
 
 
-def counted_pairs(first: int, end: int, records: NDArray[np.int32], events: Ints) -> list[Pairs]:
+def counted_pairs(first: int, end: int, records: NDArray[np.int32], events: Ints, items: int) -> list[Pairs]:
     """Pairs that end in one of the items first … end − 1; `events` [1 + folds]: of all users, without each fold."""
     held = records[(records[:, 1 + REACH] >= 0) & (records[:, 2 + REACH] >= 0)]
     triples = [held[:, column] for column in (1 + REACH, 0, 2 + REACH)]
     order = turn_order(*triples)
     fold, triples = held[order, 1], [part[order] for part in triples]
-    return [
-        pairs_from(*(part[fold != g - 1] for part in triples), last=(first, end), least=least_count(int(events[g])))
-        for g in range(1 + FOLDS)
-    ]
+
+    def without(g: int) -> Pairs:
+        parts = (part[fold != g - 1] for part in triples)
+        return pairs_from(*parts, last=(first, end), least=least_count(int(events[g])), kept=rows_kept(items))
+
+    return [without(g) for g in range(1 + FOLDS)]
 
 
 def fold_counts(counts: Ints) -> Ints:

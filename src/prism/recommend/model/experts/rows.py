@@ -11,7 +11,7 @@ from prism.recommend.data.log import Codes, Ints
 
 
 class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution, or less than one, in order of column (`together`: of share).
+    """A sparse table whose row j is a distribution, or less than one, in order of column (`together`, pairs: of share).
 
     Its entries are starts[j] … starts[j + 1] − 1; of a row with more than `rows_kept` the largest are here.
     """
@@ -43,7 +43,9 @@ class Pairs(NamedTuple):
 
     def without_entries(self) -> "Pairs":
         """No pair ends in any item."""
-        return pairs_from(*(np.zeros(0, dtype=np.int32) for _ in range(3)), last=(0, len(self.starts) - 1), least=1)
+        return pairs_from(
+            *(np.zeros(0, dtype=np.int32) for _ in range(3)), last=(0, len(self.starts) - 1), least=1, kept=1
+        )
 
 
 # What is taken from every count of an item after a pair, as in absolute discounting: much of what came once came by
@@ -59,24 +61,25 @@ def turn_order(first: Codes, second: Codes, third: Codes) -> Ints:
     return np.lexsort((third, first, second))
 
 
-def pairs_from(first: Codes, second: Codes, third: Codes, *, last: tuple[int, int], least: int) -> Pairs:
+def pairs_from(first: Codes, second: Codes, third: Codes, *, last: tuple[int, int], least: int, kept: int) -> Pairs:
     """From every three items in turn, in their order, where the second is one of last[0] … last[1] − 1.
 
-    An item that came fewer than `least` times after a pair has no entry.
+    An item that came fewer than `least` times after a pair has no entry; of the others those of the `kept` largest
+    shares have one.
     """
     of_pair = _changes(first, second)
     of_entry = _changes(first, second, third)
     totals = np.diff(np.append(of_pair, len(first)))
     counts = np.diff(np.append(of_entry, len(first)))
     pair = np.searchsorted(of_pair, of_entry, side="right") - 1
-    here = (totals[pair] >= FEWEST) & (counts >= least)
-    kept, row = np.unique(pair[here], return_inverse=True)
-    shares = ((counts[here] - DISCOUNT) / totals[kept][row]).astype(np.float32)
-    tops = np.zeros(len(kept), dtype=np.float32)
-    np.maximum.at(tops, row, shares)
-    starts = np.searchsorted(row, np.arange(len(kept) + 1))
-    rows = Rows(starts, third[of_entry[here]], shares, totals[kept].astype(np.float32), tops)
-    return Pairs(np.searchsorted(second[of_pair[kept]], np.arange(last[0], last[1] + 1)), first[of_pair[kept]], rows)
+    here = np.flatnonzero((totals[pair] >= FEWEST) & (counts >= least))
+    here = here[np.lexsort((-counts[here], pair[here]))]  # of each pair the most frequent first
+    here = here[np.arange(len(here)) - np.searchsorted(pair[here], pair[here]) < kept]
+    found, row = np.unique(pair[here], return_inverse=True)
+    shares = ((counts[here] - DISCOUNT) / totals[found][row]).astype(np.float32)
+    starts = np.searchsorted(row, np.arange(len(found) + 1))
+    rows = Rows(starts, third[of_entry[here]], shares, totals[found].astype(np.float32), shares[starts[:-1]])
+    return Pairs(np.searchsorted(second[of_pair[found]], np.arange(last[0], last[1] + 1)), first[of_pair[found]], rows)
 
 
 def _changes(*columns: Codes) -> Ints:

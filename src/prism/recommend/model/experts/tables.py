@@ -171,8 +171,10 @@ def pairs(train: Log) -> Pairs:
     """What came directly after two items in turn."""
     third = np.flatnonzero(np.arange(train.n_events) >= train.offsets[train.users] + 2)
     triples = [train.items[third - ago] for ago in (2, 1, 0)]
-    order = turn_order(*triples)
-    return pairs_from(*(part[order] for part in triples), last=(0, train.n_items), least=least_count(train.n_events))
+    order, n = turn_order(*triples), train.n_items
+    return pairs_from(
+        *(part[order] for part in triples), last=(0, n), least=least_count(train.n_events), kept=rows_kept(n)
+    )
 
 
 def least_count(events: int) -> int:
