@@ -192,6 +192,11 @@ class Trained:
         return self.split.log
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is: live users' states are there too."""
+        return self.model.embedding.weight.device
+
+    @property
     def context(self) -> int | None:
         """Events of a history that count; None: all of them."""
         if self.baseline is not None:

@@ -50,7 +50,7 @@ def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | No
 def best(
     scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
 ) -> tuple[Float[Tensor, "Q K"], Tensor]:
-    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
+    """(scores, codes) of the k best items of each row, best first, on the CPU; −∞ where a row has fewer."""
     k = min(count("k", k), scores.shape[1])
     if scores.device.type == "cpu":
         found = scores.new_empty(len(scores), k)
@@ -65,7 +65,8 @@ def best(
     if removed is not None:
         rows, items = (torch.from_numpy(part).to(scores.device) for part in removed)
         scores[rows, items] = -torch.inf
-    return scores.topk(k)
+    found, codes = scores.topk(k)
+    return found.cpu(), codes.cpu()
 
 
 def _refuse() -> NoReturn:
@@ -75,7 +76,7 @@ def _refuse() -> NoReturn:
 def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
     """One row of `best` with ids and names."""
     names = log.item_names
-    ids = log.item_ids[codes.cpu().numpy()].tolist()  # numbers as Python has them, not numpy's
+    ids = log.item_ids[codes.numpy()].tolist()  # numbers as Python has them, not numpy's
     return [
         Recommendation(item=item, score=score, name=None if names is None else names[code])
         for item, score, code in zip(ids, scores.tolist(), codes.tolist(), strict=True)
