@@ -33,10 +33,10 @@ def models(folder: Path) -> Path:
     return folder / "one"
 
 
-def service(model: Path, store: Path | str | Store, **fields: Any) -> Service:
+def service(model: Path, store: Path | str | Store, device: str = "cpu", **fields: Any) -> Service:
     """In this process; its engine is to be stopped."""
     opened = store if isinstance(store, Store) else open_store(str(store))
-    engine = Engine(Recommender.load(model), opened, capacity=2000, snapshot_every=5)
+    engine = Engine(Recommender.load(model, device=device), opened, capacity=2000, snapshot_every=5)
     engine.warm()
     return Service(engine=engine, folder=model, **{"limits": Limits(seconds=60)} | fields)  # a busy machine is no fault
 
@@ -91,8 +91,8 @@ def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> An
     context.set_forkserver_preload(["prism.recommend.serve.process"])
     options = Options(
         model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
-        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, cors=(),
-        log_requests=False, browse=False,
+        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, future=600,
+        device="cpu", threads=1, cors=(), log_requests=False, browse=False,
     )  # fmt: skip
     process = context.Process(target=run, args=(options,))
     process.start()

@@ -1,6 +1,7 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,20 @@ def test_what_is_wrong_is_told_as_problem_json(
 def test_a_time_in_milliseconds_is_told_so(client: TestClient) -> None:
     body = {"events": [{"user": "u", "item": "3", "time": 1724000000000}]}
     assert client.post("/events", json=body).json()["detail"].endswith("; a time is in whole seconds since 1970")
+
+
+def test_an_event_far_ahead_of_the_clock_is_refused_with_all_of_its_request(client: TestClient) -> None:
+    now, most = int(time.time()), Limits().future
+    near, far = ({"user": "u", "item": "3", "time": now + ahead} for ahead in (most // 2, most + 500))
+    answer = client.post("/events", json={"events": [near, far]})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(f"body.events.1: time {far['time']} is ")
+    assert answer.json()["detail"].endswith("s ahead of the service's clock, 600 are allowed (--future); "
+                                            "nothing of the request was taken")  # fmt: skip
+    assert client.get("/users/u").status_code == 404
+    assert send(client, ("u", "3", "near", near["time"]), ("u", "9", "now", now))["events"][1]["seq"] == 2
+    told = client.get("/users/u").json()["history"]
+    assert [one["item"] for one in told] == ["9", "3"]  # within what is allowed it is late, and put in its place
 
 
 def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:

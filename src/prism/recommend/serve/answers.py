@@ -46,9 +46,20 @@ class Answers:
                 raise Refused(421, f"user {user!r} is of shard {theirs} of {self.service.shards}")
         return User(tenant, user)
 
+    def refuse_ahead(self, events: list[schema.EventIn]) -> int:
+        """The time now; an event far ahead of it, after which the user's real ones would all be late, is refused."""
+        now = int(time.time())
+        latest = now + self.service.limits.future
+        for n, event in enumerate(events):
+            if event.time is not None and event.time > latest:
+                ahead = f"time {event.time} is {event.time - now:,} s ahead of the service's clock"
+                most = f"{self.service.limits.future:,} are allowed (--future)"
+                raise Refused(422, f"body.events.{n}: {ahead}, {most}; nothing of the request was taken")
+        return now
+
     async def events(self, body: schema.EventsIn, tenant: str) -> str:
         """Takes in events; answered when they are on the disk."""
-        now = int(time.time())
+        now = self.refuse_ahead(body.events)
         given = [
             Event(
                 self.user(tenant, one.user), one.id or uuid.uuid4().hex, one.item, now if one.time is None else one.time

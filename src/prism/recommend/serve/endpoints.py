@@ -111,7 +111,7 @@ class Endpoints:
             raise Refused(404, f"there is no model named {body.name!r} beside the one that is served")
 
         def made() -> Any:
-            return self.engine.prepare(Recommender.load(folder, device="cpu"))
+            return self.engine.prepare(Recommender.load(folder, device=str(self.engine.recommender.device)))
 
         states = await asyncio.to_thread(made)
         await self.answers.call(lambda: self.engine.use(states))

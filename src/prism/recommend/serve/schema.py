@@ -26,7 +26,11 @@ class EventIn(Strict):
     user: Id = Field(examples=["u42"])
     item: Id = Field(examples=["22423"])
     id: Id | None = Field(None, description="Makes the event count once, however often it is sent.", examples=["o-17"])
-    time: Time | None = Field(None, description="Seconds since 1970; default: now.", examples=[1323436800])
+    time: Time | None = Field(
+        None,
+        description="Seconds since 1970; default: now. Far ahead of the service's clock it is refused (--future).",
+        examples=[1323436800],
+    )
 
 
 class RecommendOptions(Strict):
