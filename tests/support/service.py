@@ -91,8 +91,8 @@ def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> An
     context.set_forkserver_preload(["prism.recommend.serve.process"])
     options = Options(
         model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
-        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, future=600,
-        device="cpu", threads=1, cors=(), log_requests=False, browse=False,
+        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0,
+        future=600, device="cpu", threads=1, cors=(), log_requests=False, browse=False,
     )  # fmt: skip
     process = context.Process(target=run, args=(options,))
     process.start()

@@ -1,5 +1,4 @@
 """The service on a device that is not the CPU, and on one that is not there."""
-# ruff: noqa: E402  (what may be absent is asked for first)
 
 from pathlib import Path
 

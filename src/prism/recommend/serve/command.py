@@ -113,7 +113,8 @@ def serve(
     options = Options(
         model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0, peers=peers,
         users_in_memory=users_in_memory, snapshot_every=snapshot_every, max_body=max_body, max_rate=max_rate,
-        timeout=timeout, future=future, device=device, threads=threads, cors=cors, log_requests=log_requests, browse=browse,
+        timeout=timeout, future=future, device=device, threads=threads, cors=cors,
+        log_requests=log_requests, browse=browse,
     )  # fmt: skip
     try:
         from prism.recommend.serve.process import run
