@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client", reason="the service needs it: pip insta
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
 from fastapi.testclient import TestClient
-from support.service import items, models, send, service
+from support.service import items, log_with_table, models, send, service
 
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
@@ -167,7 +167,14 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
     made.engine.stop()
 
 
-def test_the_document_names_every_field_of_every_answer_and_its_examples_work(client: TestClient) -> None:
+def test_the_document_names_every_field_of_every_answer_and_its_examples_work(tmp_path: Path) -> None:
+    made = service(models(tmp_path / "models", log_with_table()), tmp_path / "events.db")
+    with TestClient(create_app(made)) as client:
+        check_document(client)
+    made.engine.stop()
+
+
+def check_document(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     kinds = document["components"]["schemas"]
     for path, methods in document["paths"].items():

@@ -69,6 +69,10 @@ def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
                 assert {why["item"] for why in one.get("/because", params={"user": user, "item": 7}).json()} >= {30}
         first = items(many)[0]
         ours[2].put("/items", json={"items": [{"item": str(first), "available": False}]}).raise_for_status()
+        named = {"items": [{"item": "31", "name": "Thirty-one"}]}
+        ours[1].put("/items", json=named).raise_for_status()
+        for one in ours:
+            assert one.get("/items", params={"search": "thirty"}).json()[0]["item"] == "31"
         assert ours[1].post("/model", json={"name": "two"}).json()["name"] == "two"
         for one in ours[1:]:
             assert one.get("/model").json()["name"] == "two"

@@ -1,6 +1,6 @@
 """From scores to a list: which items may be shown, and the k best of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,18 +32,33 @@ class Recommendation:
 
 def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | None) -> Bool[Tensor, " I"]:
     """[candidates]: whether the two filters let an item through."""
+    return masked(candidates, lambda wanted: chosen(log, candidates, wanted), allow, deny)
+
+
+def masked(
+    candidates: int, choose: Callable[[Filter], Tensor], allow: Filter | None, deny: Filter | None
+) -> Bool[Tensor, " I"]:
+    """`permitted`, where `choose` says which items one filter means."""
     several("allow", allow)
     several("deny", deny)
     mask = torch.ones(candidates, dtype=torch.bool)
     if allow is not None:
-        codes = _known(log, candidates, allow)
-        if not len(codes):
+        mask = choose(allow)
+        if not mask.any():
             what = "has what allow asks for" if isinstance(allow, Mapping) else "of the allow-list is known"
             raise InputError(f"no item {what}: nothing could be recommended")
-        mask[:] = False
-        mask[codes] = True
     if deny is not None:
-        mask[_known(log, candidates, deny)] = False
+        mask &= ~choose(deny)
+    return mask
+
+
+def chosen(log: Log, candidates: int, wanted: Filter) -> Bool[Tensor, " I"]:
+    """[candidates]: whether a filter means an item."""
+    if isinstance(wanted, Mapping):
+        return torch.from_numpy(items_with(log, wanted)[:candidates])
+    codes = log.item_codes(wanted)
+    mask = torch.zeros(candidates, dtype=torch.bool)
+    mask[torch.from_numpy(codes[(codes >= 0) & (codes < candidates)].astype(np.int64))] = True
     return mask
 
 
@@ -82,10 +97,3 @@ def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
         for item, score, code in zip(ids, scores.tolist(), codes.tolist(), strict=True)
         if score > -torch.inf
     ]
-
-
-def _known(log: Log, candidates: int, items: Filter) -> Tensor:
-    if isinstance(items, Mapping):
-        return torch.from_numpy(items_with(log, items)[:candidates]).nonzero()[:, 0]
-    codes = torch.from_numpy(log.item_codes(items).astype(np.int64))
-    return codes[(codes >= 0) & (codes < candidates)]

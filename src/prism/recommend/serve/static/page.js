@@ -184,7 +184,8 @@ async function search() {
   const found = await ask("GET", `items?limit=${limit}&search=${encodeURIComponent(wanted)}`);
   $("products").replaceChildren(...found.map((one) => {
     keep(one.item, one.name);
-    return entry(one.item, one.available ? one.item : `${one.item} · not available`);
+    const state = one.available ? one.known ? "" : one.recommended ? " · new" : " · new, and like nothing known" : " · not available";
+    return entry(one.item, one.item + state);
   }));
   const count = found.length === limit ? `The first ${limit}` + (wanted ? "" : ` of ${catalogue.toLocaleString()}`) : `${found.length} found`;
   $("found").textContent = found.length ? count : `No product has “${wanted}” in its name or id.`;
