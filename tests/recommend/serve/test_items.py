@@ -1,4 +1,4 @@
-"""What a tenant tells of items: names and features are shown, filtered by and kept; unknown items are placed by them."""
+"""What a tenant tells of items: names and features are shown, filtered by and kept; by them new items are placed."""
 
 import sqlite3
 from collections.abc import Iterator
