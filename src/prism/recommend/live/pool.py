@@ -32,8 +32,8 @@ User = Hashable
 class SessionPool:
     """The states of at most `capacity` users; beyond that, whoever was idle longest is forgotten.
 
-    A recurrent model's state has a fixed size and lies on the model's device, on a GPU with room for all at once. Of one
-    with a limited context, or of a baseline, the last events are kept instead and read on demand.
+    A recurrent model's state has a fixed size and lies on the model's device, where a GPU has room for all at once.
+    Of one with a limited context, or of a baseline, the last events are kept instead and read on demand.
     """
 
     def __init__(
