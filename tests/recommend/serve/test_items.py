@@ -87,10 +87,10 @@ def test_a_placed_item_stands_where_an_update_would_let_it_begin(model: Path) ->
     merged = merge(made.log, with_items(without_events(np.array(["new"], dtype=object)), ["new"], **table)).log
     larger, started = grown(made.model, made.log, merged, made.config.features)
     assert started["items with the same features"] == 1
-    row = Places(made).row({name: cells[0] for name, cells in table.items()})
-    assert row is not None
+    place = Places(made).place({name: cells[0] for name, cells in table.items()})
+    assert place is not None
     with torch.no_grad():
-        np.testing.assert_allclose(row, larger.table[-1].numpy(), atol=1e-6)
+        np.testing.assert_allclose(place.row, larger.table[-1].numpy(), atol=1e-6)
 
 
 def test_a_placed_item_that_was_taken_is_not_recommended_again(client: TestClient) -> None:

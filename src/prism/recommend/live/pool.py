@@ -234,11 +234,10 @@ class SessionPool:
         features = self._memory.features(slots, self._times[slots], at)
         scores = self._memory.scores(features)
         if placed is not None:
-            scores = placed.beside(scores, features)
+            return placed.live(self._of, scores, features, users, [at] * len(users))
         if self._experts is None:
             return scores
-        least = None if placed is None else placed.least
-        return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users), least)
+        return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
 
 
 def _rounds(users: Sequence[User], codes: list[int], most: int) -> list[list[int]]:

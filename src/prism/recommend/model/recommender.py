@@ -23,7 +23,6 @@ from prism.models.backbone import BackboneConfig
 from prism.ops.common.packing import Limits
 from prism.recommend.data.items import ItemValues
 from prism.recommend.model.experts import Experts, Floats, check_experts
-from prism.recommend.model.experts.kernels import ENTRIES
 from prism.recommend.model.experts.user_state import UserState
 from prism.recommend.model.item_features import ItemFeatures
 from prism.recommend.model.mixture import Gates
@@ -217,21 +216,24 @@ def live_scores(
     features: Float[Tensor, "N D"],
     states: Sequence[UserState],
     asked: Sequence[int | None],
-    least: Floats | None = None,
 ) -> Float[Tensor, "N I"]:
-    """Scores of the mixture for live users, from the model's own scores: logarithms of probabilities.
-
-    Columns beyond the items that the experts know get what their bank has `least` of.
-    """
-    moments = experts.moments(states, asked)
+    """Scores of the mixture for live users, from the model's own scores: logarithms of probabilities."""
     found = scores.cpu().numpy()
-    weights = model.expert_weights(features, moments.contexts)
-    if least is None:
-        experts.add_live(found, weights, moments)
-    else:
-        experts.add_live(found[:, : experts.items], weights, moments)
-        found[:, experts.items :] += (weights[:, ENTRIES:] * least[moments.rows]).sum(1, keepdims=True)
+    add_experts(found, model, experts, features, states, asked)
     return torch.from_numpy(found).log_softmax(1)
+
+
+def add_experts(
+    scores: Floats,
+    model: RecommenderModel,
+    experts: Experts,
+    features: Float[Tensor, "N D"],
+    states: Sequence[UserState],
+    asked: Sequence[int | None],
+) -> None:
+    """scores [N, items] += what the experts say for live users."""
+    moments = experts.moments(states, asked)
+    experts.add_live(scores, model.expert_weights(features, moments.contexts), moments)
 
 
 def gap_limits() -> list[int]:

@@ -22,7 +22,7 @@ from prism.recommend.answer.similar import similarities
 from prism.recommend.data.items import items_with, with_items
 from prism.recommend.data.log import Log, without_events
 from prism.recommend.data.splits import Queries
-from prism.recommend.live.placed import Places, Row
+from prism.recommend.live.placed import Place, Places
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.labels import Labels
 from prism.recommend.serve.stores.base import Item, Kept
@@ -39,7 +39,7 @@ class Shelf:
     def __init__(self, recommender: Recommender):
         self.model, self.places = recommender, Places(recommender)
         self.labels = Labels(recommender)
-        self._rows: dict[Item, Row | None] = {}
+        self._found: dict[Item, Place | None] = {}
 
     def checked(self, features: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         """As they are kept; a column that the model's table of items does not have, or another type, is refused."""
@@ -53,20 +53,20 @@ class Shelf:
                 raise InputError(f"the model's items have no column {column!r}: {suggest(column, columns)}")
         return tuple(sorted((column, _cell(column, columns[column], value)) for column, value in features.items()))
 
-    def row(self, item: Item) -> Row | None:
+    def place(self, item: Item) -> Place | None:
         """Where an unknown item belongs; worked out once, in any thread."""
         told = Item("", None, item.name, item.features)  # of these alone it depends
-        if told not in self._rows:
-            if len(self._rows) >= MOST_PLACES:
-                self._rows.clear()
-            self._rows[told] = self.places.row({"name": item.name, **dict(item.features or ())})
-        return self._rows[told]
+        if told not in self._found:
+            if len(self._found) >= MOST_PLACES:
+                self._found.clear()
+            self._found[told] = self.places.place({"name": item.name, **dict(item.features or ())})
+        return self._found[told]
 
-    def place(self, items: Iterable[Item]) -> None:
-        """Works out `row` for those that the model does not know."""
+    def prepare(self, items: Iterable[Item]) -> None:
+        """Works out `place` for those that the model does not know."""
         for item in items:
             if self.model.log.item_codes([item.id])[0] < 0:
-                self.row(item)
+                self.place(item)
 
 
 class Catalogue:
@@ -77,16 +77,17 @@ class Catalogue:
         self.items = shelf.model.model.items
         codes = self.model.log.item_codes(list(told)).tolist()
         self._codes = {id_: code for id_, code in zip(told, codes, strict=True) if 0 <= code < self.items}
-        rows = {id_: row for id_ in told if id_ not in self._codes and (row := shelf.row(told[id_])) is not None}
-        self.placed = shelf.places.placed(list(rows.values()))
-        self.new = {id_: self.items + n for n, id_ in enumerate(rows)}
+        unknown = {id_: shelf.place(told[id_]) for id_ in told if id_ not in self._codes}
+        places = {id_: place for id_, place in unknown.items() if place is not None}
+        self.placed = shelf.places.placed(list(places.values()))
+        self.new = {id_: self.items + n for n, id_ in enumerate(places)}
         """The codes of placed items."""
         self._codes |= self.new
         self.mask = torch.ones(self.items + len(self.new), dtype=torch.bool)
         """[items and placed ones]: what may be recommended."""
         self.mask[[code for id_, code in self._codes.items() if not told[id_].available]] = False
         names = {code: name for id_, code in self._codes.items() if (name := told[id_].name) is not None}
-        self.labels = Labels(self.model, names, list(rows)) if names or rows else shelf.labels
+        self.labels = Labels(self.model, names, list(places)) if names or places else shelf.labels
 
     def code(self, item: str) -> int:
         """Of a known item, or of a placed one."""

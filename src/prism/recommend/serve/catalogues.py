@@ -64,15 +64,15 @@ class Catalogues:
         """The store is to be asked again."""
         self._kept.clear()
 
-    def place(self, shelf: Shelf, tenant: str | None = None, changes: Sequence[Item] = ()) -> None:
+    def prepare(self, shelf: Shelf, tenant: str | None = None, changes: Sequence[Item] = ()) -> None:
         """Works out where unknown items belong, so that the engine need not; in any other thread.
 
         Those of all tenants under another model; or a tenant's changes.
         """
         if tenant is None:
             for one in list(self._kept.values()):
-                shelf.place(one.catalogue.told.values())
+                shelf.prepare(one.catalogue.told.values())
             return
         kept = self._kept.get(tenant)
         told = {} if kept is None else kept.catalogue.told
-        shelf.place([changed(told, one) for one in changes])
+        shelf.prepare([changed(told, one) for one in changes])

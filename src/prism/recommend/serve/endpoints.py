@@ -90,7 +90,7 @@ class Endpoints:
                 features = None if one.features is None else shelf.checked(one.features)
                 change = Item(one.item, on, one.name, features)
                 changes[one.item] = changes[one.item].changed(change) if one.item in changes else change
-            catalogues.place(shelf, tenant, list(changes.values()))
+            catalogues.prepare(shelf, tenant, list(changes.values()))
             return list(changes.values())
 
         changes = await asyncio.to_thread(checked)
@@ -122,7 +122,7 @@ class Endpoints:
 
         def made() -> Any:
             states = self.engine.prepare(Recommender.load(folder, device=str(self.engine.recommender.device)))
-            self.engine.catalogues.place(states.shelf)
+            self.engine.catalogues.prepare(states.shelf)
             return states
 
         states = await asyncio.to_thread(made)
