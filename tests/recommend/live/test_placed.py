@@ -10,10 +10,7 @@ from support import tiny
 from support.service import log_with_table
 
 from prism.recommend.data.splits import split
-from prism.recommend.live.placed import Places
-from prism.recommend.model.experts import EXPERTS
-from prism.recommend.model.experts.user_state import state_after
-from prism.recommend.model.recommender import live_scores
+from prism.recommend.live.placed import Placed, Places
 from prism.recommend.recommender import Recommender
 
 CELLS: list[dict[str, Any]] = [
@@ -25,14 +22,15 @@ CELLS: list[dict[str, Any]] = [
 
 def untrained(**fields: Any) -> Recommender:
     config = replace(tiny.CONFIG, heads=2, **fields)
-    made = Recommender._untrained(split(log_with_table(), config.protocol), config)
-    if config.experts:
-        made.fit_experts()
-        assert made.model.gates is not None
-        with torch.no_grad():  # as if trained
-            made.model.gates.out.weight.normal_(0, 0.5)
-            made.model.gates.out.bias.normal_(0, 0.5)
-    return made
+    return Recommender._untrained(split(log_with_table(), config.protocol), config)
+
+
+def placed(made: Recommender) -> Placed:
+    places = Places(made)
+    found = places.placed([place for cells in CELLS if (place := places.place(cells)) is not None])
+    assert found is not None
+    assert len(found.rows) == len(CELLS)
+    return found
 
 
 def like(made: Recommender, cells: dict[str, Any]) -> list[int]:
@@ -47,37 +45,28 @@ def like(made: Recommender, cells: dict[str, Any]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_what_the_experts_add_is_the_mean_of_what_they_add_to_like_items_that_were_not_taken(bias: bool) -> None:
-    made = untrained(experts=EXPERTS, item_bias=bias)
-    model, experts = made.model.eval(), made.experts
-    assert experts is not None
-    places = Places(made)
-    found = [places.place(cells) for cells in CELLS]
-    placed = places.placed([one for one in found if one is not None])
-    assert placed is not None
-    assert placed.rows.shape[0] == 3
-    histories = [[0, 4, 8, 5], [], [2] * 5, list(range(50))]
-    states = [state_after(np.array(codes, np.int32), 100 * np.arange(len(codes))) for codes in histories]
-    features = torch.randn(4, model.table.shape[1], generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        own = model.scores(features)
-        mixed = live_scores(model, experts, own.clone(), features, states, [5000] * 4)
-        ours = placed.live(made, own, features, states, [5000] * 4)
-    added = (mixed - own).numpy()
-    for n, history in enumerate(histories):
-        expected = []
-        for cells, row in zip(CELLS, placed.rows, strict=True):
+def test_a_placed_item_is_as_likely_as_like_items_are_in_the_mean_that_were_not_taken() -> None:
+    made = untrained()
+    histories = [np.array(codes, dtype=np.int32) for codes in ([0, 4, 8, 5], [], [2] * 5)]
+    scores = 5 * torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    ours = placed(made).beside(scores, histories)
+    assert ours[:, :50].equal(scores)
+    for row, more, history in zip(scores.double(), ours[:, 50:], histories, strict=True):
+        for cells, found in zip(CELLS, more.tolist(), strict=True):
             left = [code for code in like(made, cells) if code not in history]
-            free = [code for code in range(50) if code not in history]
-            part = added[n, left].mean() if left else added[n, free].min() if free else None
-            mean_bias = 0.0 if model.bias is None else float(model.bias.detach().mean())
-            expected.append(None if part is None else float(features[n] @ row) + mean_bias + part)
-        known = ours[n, :50].numpy() - mixed[n].numpy()
-        np.testing.assert_allclose(known, known[0], atol=1e-4)  # the same but for what makes them probabilities
-        if None not in expected:
-            np.testing.assert_allclose(ours[n, 50:].numpy() - known[0], expected, atol=1e-4)
-        assert float(ours[n].exp().sum()) == pytest.approx(1, abs=1e-4)
+            assert found == pytest.approx(float(row[left].exp().mean().log()), abs=1e-4)
+
+
+def test_where_all_like_items_were_taken_or_are_most_unlikely_a_placed_item_is_the_least() -> None:
+    made = untrained()
+    scores = torch.linspace(0, 1, 50)[None]
+    everything = np.arange(50, dtype=np.int32)
+    assert placed(made).beside(scores, [everything])[0, 50:].tolist() == [0, 0, 0]
+    steep = torch.full((1, 50), -1000.0)
+    steep[0, 0] = 0  # toys
+    toys, kitchen, _ = placed(made).beside(steep, [everything[:0]])[0, 50:].tolist()
+    assert toys > -10
+    assert kitchen == -1000
 
 
 def test_an_item_that_shares_no_value_has_no_place() -> None:

@@ -1,9 +1,9 @@
 """Items that a model does not know but whose features it does: how they are scored until it has learned them.
 
-The model's part of such an item is that of a row, begun as `prism update` begins it: the mean row of the known items
-that share a value with it, in the columns that the model looks at, or in all if it looks at none; and what the rows of
-values add, where the model has learned some. What the simple experts add to it is the mean of what they add to those
-items, without those that the user has taken. No state depends on it: its events wait for the next model.
+Such an item is as likely as the known items are in the mean that share a value with it, without those that the user has
+taken: score = log mean e^{score of each}, an item counting as often as it shares a value, in the columns that the model
+looks at, or in all if it looks at none. What is near it is told by a row, begun as `prism update` begins it. No state
+depends on it: its events wait for the next model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.recommend.data.items import WORDS, cell_values, item_column
-from prism.recommend.data.log import Log
+from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.splits import Queries
-from prism.recommend.evaluation.scoring import ModelScorer
+from prism.recommend.evaluation.ranking import Scorer
 from prism.recommend.model.experts import Floats
-from prism.recommend.model.experts.user_state import UserState, state_after
-from prism.recommend.model.recommender import add_experts
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
@@ -31,7 +29,8 @@ if TYPE_CHECKING:
 class Place(NamedTuple):
     """Where one item belongs."""
 
-    row: NDArray[np.float32]
+    row: Floats
+    """Of the item table: the mean row of like items, and what the rows add that the model has learned of values."""
     values: tuple[int, ...]
     """Its values that known items have."""
 
@@ -40,8 +39,8 @@ class Place(NamedTuple):
 class Sharing:
     """The known items that have each value: of value v, items[starts[v]:starts[v + 1]]."""
 
-    items: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    items: Ints
+    starts: Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,54 +48,35 @@ class Placed:
     """More columns of the scores: item n of these has the code (items of the model) + n."""
 
     rows: Float[Tensor, "M D"]
-    bias: Tensor | None
-    """Of each: the mean of the known items'."""
     sharing: Sharing
-    values: NDArray[np.int64]
+    values: Ints
     """Of item n: values[starts[n]:starts[n + 1]]."""
-    starts: NDArray[np.int64]
+    starts: Ints
 
-    @torch.inference_mode()
-    def live(
-        self,
-        of: "Recommender",
-        scores: Float[Tensor, "N I"],
-        features: Float[Tensor, "N D"],
-        states: Sequence[UserState],
-        asked: Sequence[int | None],
-    ) -> Float[Tensor, "N I_and_M"]:
-        """Scores of the model's items and of these for live users, from the model's own scores."""
-        own = features @ self.rows.T
-        whole = torch.cat([scores, own if self.bias is None else own + self.bias], 1)
-        if of.experts is None:
-            return whole
-        found, items = whole.cpu().numpy(), of.model.items
-        known = np.ascontiguousarray(found[:, :items])
-        add_experts(known, of.model, of.experts, features, states, asked)
-        for n, state in enumerate(states):
-            found[n, items:] += self._shared(known[n] - found[n, :items], state.taken)
-        found[:, :items] = known
-        return torch.from_numpy(found).log_softmax(1)
+    def beside(self, scores: Float[Tensor, "N I"], taken: Sequence[NDArray[Any]]) -> Float[Tensor, "N I_and_M"]:
+        """The scores of the model's items and of these, where users have taken known items: [N] arrays of codes."""
+        known = scores.cpu().numpy()
+        more = np.stack([self._shared(row, codes) for row, codes in zip(known, taken, strict=True)])
+        return torch.from_numpy(np.concatenate([known, more], 1))
 
-    def _shared(self, added: Floats, taken: NDArray[np.int32]) -> Floats:
-        """[M]: the mean of what was added to known items, over those that share a value, as often as they share one."""
-        counts = np.ones_like(added)
-        counts[taken] = 0
-        totals, weights = (
+    def _shared(self, scores: Floats, taken: NDArray[Any]) -> Floats:
+        """[M]: after one history."""
+        free = np.ones_like(scores)
+        free[taken] = 0
+        top = scores.max()
+        totals, counts = (
             np.add.reduceat(np.add.reduceat(part[self.sharing.items], self.sharing.starts)[self.values], self.starts)
-            for part in (added * counts, counts)
+            for part in (np.exp(scores - top) * free, free)
         )
-        left = added[counts > 0]  # where the user has taken all like items, what the least of the others gets
-        least = left.min() if len(left) else 0.0
-        return np.where(weights > 0, totals / np.maximum(weights, 1), least)  # type: ignore[no-any-return]
+        # all like items taken, or so unlikely that nothing is left of them: as the least of all
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.log(totals / counts) + top
+        return np.where(np.isfinite(found), found, scores.min())  # type: ignore[no-any-return]
 
-    @torch.inference_mode()
-    def scores(self, of: "Recommender", log: Log, queries: Queries) -> Float[Tensor, "Q I_and_M"]:
-        """The same after any histories, one query of each."""
-        features = ModelScorer(of.model, of.context).features(log, queries)
+    def scores(self, scorer: Scorer, log: Log, queries: Queries) -> Float[Tensor, "Q I_and_M"]:
+        """The same after any histories, by what scores the model's items."""
         pairs = zip(log.offsets[queries.users].tolist(), queries.positions.tolist(), strict=True)
-        states = [state_after(log.items[first:end], log.times[first:end]) for first, end in pairs]
-        return self.live(of, of.model.scores(features), features, states, log.times[queries.positions].tolist())
+        return self.beside(scorer(log, queries), [log.items[first:end] for first, end in pairs])
 
 
 class Beside(NamedTuple):
@@ -129,7 +109,7 @@ class Places:
             rows = model.features.rows.weight.detach().float().cpu().numpy()
             for n, name in enumerate(model.features.of.names):
                 self._learned[self._codes[name]] = rows[n]
-        self._device, self._bias = recommender.device, None if model.bias is None else model.bias.detach().mean()
+        self._device = recommender.device
         by_value = torch.argsort(values, stable=True)
         starts = np.cumsum([0, *self._counts])[:-1]
         self._sharing = Sharing(items=items[by_value].numpy(), starts=starts)
@@ -167,7 +147,6 @@ class Places:
             return None
         return Placed(
             rows=torch.from_numpy(np.stack([one.row for one in places])).to(self._device),
-            bias=self._bias,
             sharing=self._sharing,
             values=np.concatenate([one.values for one in places]),
             starts=np.cumsum([0, *(len(one.values) for one in places)])[:-1],

@@ -233,11 +233,12 @@ class SessionPool:
     def _scores(self, slots: Any, users: list[UserState], at: int | None, placed: Placed | None) -> Tensor:
         features = self._memory.features(slots, self._times[slots], at)
         scores = self._memory.scores(features)
-        if placed is not None:
-            return placed.live(self._of, scores, features, users, [at] * len(users))
-        if self._experts is None:
+        if self._experts is not None:
+            scores = live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+        if placed is None:
             return scores
-        return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+        whole = placed.beside(scores, [user.taken for user in users])
+        return whole if self._experts is None else whole.log_softmax(1)
 
 
 def _rounds(users: Sequence[User], codes: list[int], most: int) -> list[list[int]]:

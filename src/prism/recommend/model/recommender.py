@@ -218,22 +218,10 @@ def live_scores(
     asked: Sequence[int | None],
 ) -> Float[Tensor, "N I"]:
     """Scores of the mixture for live users, from the model's own scores: logarithms of probabilities."""
-    found = scores.cpu().numpy()
-    add_experts(found, model, experts, features, states, asked)
-    return torch.from_numpy(found).log_softmax(1)
-
-
-def add_experts(
-    scores: Floats,
-    model: RecommenderModel,
-    experts: Experts,
-    features: Float[Tensor, "N D"],
-    states: Sequence[UserState],
-    asked: Sequence[int | None],
-) -> None:
-    """scores [N, items] += what the experts say for live users."""
     moments = experts.moments(states, asked)
-    experts.add_live(scores, model.expert_weights(features, moments.contexts), moments)
+    found = scores.cpu().numpy()
+    experts.add_live(found, model.expert_weights(features, moments.contexts), moments)
+    return torch.from_numpy(found).log_softmax(1)
 
 
 def gap_limits() -> list[int]:

@@ -143,7 +143,8 @@ class Catalogue:
     def _scorer(self, log: Log, queries: Queries) -> Any:
         if self.placed is None:
             return self.model.scorer(log, queries)
-        return self.placed.scores(self.model, log, queries)
+        whole = self.placed.scores(self.model.scorer, log, queries)
+        return whole if self.model.experts is None else whole.log_softmax(1)
 
     def permits(self, allow: Filter | None, deny: Filter | None) -> Tensor:
         """[items and placed ones]: whether the two filters let an item through."""
