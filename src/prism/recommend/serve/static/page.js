@@ -108,8 +108,9 @@ async function reasons(item) {
   const found = await ask("GET", `because?user=${encodeURIComponent(user)}&item=${encodeURIComponent(item)}`);
   const made = element("div", { className: "reasons" });
   if (!found.length) {
-    say("No history yet: this is what most people start with.");
-    made.append("No history yet: this is what most people start with.");
+    const what = $("history").children.length ? "The model knows none of these products yet" : "No history yet";
+    say(`${what}: this is what most people start with.`);
+    made.append(`${what}: this is what most people start with.`);
     return made;
   }
   const telling = found.filter((one, n) => n === 0 || Math.abs(one.effect) >= 0.005);
