@@ -45,7 +45,7 @@ def test_a_service_on_another_device_answers_as_on_the_cpu_stays_there_and_share
         made.engine.stop()
 
 
-@pytest.mark.parametrize("device", ["cuda:7", "nowhere"])
+@pytest.mark.parametrize("device", ["cuda:7", "nowhere", "meta"])
 def test_a_device_that_is_not_there_is_refused_in_a_line_before_anything_is_opened(
     model: Path, tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,8 @@ def run(options: Options) -> None:
         how = f"`prism export {given} MODEL` makes one" if run else f"`prism export RUN {given}` makes one of a run"
         raise InputError(f"{given} is not an exported model: {how}")
     at_least("users_in_memory", options.users_in_memory, 2 * MOST_EVENTS)
-    pick_device(options.device)
+    if pick_device(options.device).type == "meta":
+        raise InputError("device 'meta' cannot be used (its tensors have sizes and no numbers): try cpu")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn, when it is done, lets it go on to whom it found
     keys = Keys() if options.keys is None else read_keys(options.keys)
     sockets = bound(options)
