@@ -56,11 +56,12 @@ class Shelf:
     def place(self, item: Item) -> Place | None:
         """Where an unknown item belongs; worked out once, in any thread."""
         told = Item("", None, item.name, item.features)  # of these alone it depends
-        if told not in self._found:
-            if len(self._found) >= MOST_PLACES:
-                self._found.clear()
-            self._found[told] = self.places.place({"name": item.name, **dict(item.features or ())})
-        return self._found[told]
+        if told in (known := self._found):
+            return known[told]
+        if len(known) >= MOST_PLACES:
+            self._found = {}  # another thread may be reading the old one
+        place = self._found[told] = self.places.place({"name": item.name, **dict(item.features or ())})
+        return place
 
     def prepare(self, items: Iterable[Item]) -> None:
         """Works out `place` for those that the model does not know."""
