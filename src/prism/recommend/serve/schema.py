@@ -221,9 +221,9 @@ class ItemIn(Strict):
     name: Name | None = Field(None, description="What to show for it, in place of what the model's folder says.")
     features: dict[Id, Cell] | None = Field(
         None,
-        description="Columns of the table of items that the model was trained with, all that are to be known: those "
-        "left out are empty. Several values of one cell as a list. An item that the model does not know is placed "
-        "beside those that share values with it, and can be recommended at once.",
+        description="Columns of the table of items that the model was trained with, in place of all that were told "
+        "before; where the table has the item, its other columns stay. Several values of one cell as a list. An item "
+        "that the model does not know is placed beside those that share values with it, and can be recommended at once.",
         max_length=50,
     )
 
