@@ -223,7 +223,7 @@ class ItemIn(Strict):
         None,
         description="Columns of the table of items that the model was trained with, in place of all that were told "
         "before; where the table has the item, its other columns stay. Several values of one cell as a list. An item "
-        "that the model does not know is placed beside those that share values with it, and can be recommended at once.",
+        "that the model does not know is placed beside those that share values with it: it can be recommended at once.",
         max_length=50,
     )
 
