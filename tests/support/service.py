@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 from support import tiny
 
+from prism.recommend.data.items import with_items
+from prism.recommend.data.log import Log
 from prism.recommend.data.splits import split
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
@@ -25,18 +27,35 @@ from prism.recommend.serve.stores.base import Store, open_store
 HOST = "127.0.0.1"
 
 
-def models(folder: Path) -> Path:
+def models(folder: Path, log: Log | None = None, **fields: Any) -> Path:
     """Two exported models, `one` and `two`, that nobody trained; gives the first."""
     for n, name in enumerate(("one", "two")):
-        config = replace(tiny.CONFIG, heads=2, train=replace(tiny.CONFIG.train, seed=n))
-        export(Recommender._untrained(split(tiny.log(), config.protocol), config), folder / name)
+        config = replace(tiny.CONFIG, heads=2, train=replace(tiny.CONFIG.train, seed=n), **fields)
+        made = Recommender._untrained(split(tiny.log() if log is None else log, config.protocol), config)
+        if config.experts:
+            made.fit_experts()
+        export(made, folder / name)
     return folder / "one"
 
 
-def service(model: Path, store: Path | str | Store, **fields: Any) -> Service:
+def log_with_table() -> Log:
+    """The tiny log, its items in four departments, two of them in two at once, with names, years and shelves."""
+    log = tiny.log()
+    kinds = ["toys", "kitchen", "garden|toys", "books"]
+    return with_items(
+        log,
+        log.item_ids.tolist(),
+        name=[f"item {id_}" for id_ in log.item_ids.tolist()],
+        department=[kinds[n % 4] for n in range(log.n_items)],
+        year=[1990 + n % 7 for n in range(log.n_items)],
+        used=[n % 2 == 0 for n in range(log.n_items)],
+    )
+
+
+def service(model: Path, store: Path | str | Store, device: str = "cpu", **fields: Any) -> Service:
     """In this process; its engine is to be stopped."""
     opened = store if isinstance(store, Store) else open_store(str(store))
-    engine = Engine(Recommender.load(model), opened, capacity=2000, snapshot_every=5)
+    engine = Engine(Recommender.load(model, device=device), opened, capacity=2000, snapshot_every=5)
     engine.warm()
     return Service(engine=engine, folder=model, **{"limits": Limits(seconds=60)} | fields)  # a busy machine is no fault
 
@@ -91,8 +110,8 @@ def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> An
     context.set_forkserver_preload(["prism.recommend.serve.process"])
     options = Options(
         model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
-        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0, cors=(),
-        log_requests=False, browse=False,
+        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0,
+        future=600, device="cpu", threads=1, cors=(), log_requests=False, browse=False,
     )  # fmt: skip
     process = context.Process(target=run, args=(options,))
     process.start()

@@ -162,6 +162,12 @@ class Trained:
             timed=self.model.config.query_time,
             repeats=gates.repeats.double().cpu().numpy() if known else None,
         )
+        none = self.split.train.item_counts() == 0
+        if self.split.protocol == "all" and none.any() and not none.all():
+            # Only a table knows them (`prism update`): they count as the item taken least. A share below all that the
+            # gates were trained on may get any score from them, the highest too.
+            bank = found.tables.bank
+            bank[:, none] = bank[:, ~none].min(1, keepdims=True)
         self.set_experts(found)
 
     def set_experts(self, experts: Experts) -> None:
@@ -190,6 +196,11 @@ class Trained:
     def log(self) -> Log:
         """All events; the first codes of items are those that the model knows."""
         return self.split.log
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is: live users' states are there too."""
+        return self.model.embedding.weight.device
 
     @property
     def context(self) -> int | None:

@@ -398,6 +398,24 @@ def test_an_item_that_only_the_table_knows_starts_from_those_that_share_its_feat
     assert [one.item for one in rest] == [one.item for one in before.recommend(history=[3, 9], k=50)]
 
 
+def test_for_the_experts_an_item_without_events_is_as_the_one_taken_least(tmp_path: Path) -> None:
+    before = featured(experts=("next", "popular", "lately"))
+    before.fit_experts()
+    table = pl.DataFrame({"item": [1, 2, 3, 4, 5000], "shelf": ["s1", "s2", "s3", "s0", "s1"], "name": list("abcde")})
+    merged = merge(before.log, items_alone(table))
+    update(before, merged, tmp_path / "run", progress=False, device="cpu")
+    export(Recommender.load(tmp_path / "run", device="cpu"), tmp_path / "model")
+    for folder in ("run", "model"):
+        made = Recommender.load(tmp_path / folder, device="cpu")
+        assert made.experts is not None
+        bank = made.experts.tables.bank
+        np.testing.assert_array_equal(bank[:, -1], bank[:, :-1].min(1))
+        with torch.no_grad():  # what is rare is likely: all that was trained on lies within a narrow range
+            made.model.gates.out.bias[-3:] = -3.0
+        shares = {one.item: one.score for one in made.recommend(history=[3, 7], k=60, exclude_seen=False)}
+        assert shares[5000] < -1
+
+
 def test_an_item_of_a_table_that_the_model_does_not_look_at_starts_from_it_and_has_the_form_of_the_others(
     run: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("prometheus_client", reason="the service needs it: pip insta
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
 from fastapi.testclient import TestClient
-from support.service import items, models, send, service
+from support.service import items, log_with_table, models, send, service
 
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
@@ -140,6 +141,20 @@ def test_a_time_in_milliseconds_is_told_so(client: TestClient) -> None:
     assert client.post("/events", json=body).json()["detail"].endswith("; a time is in whole seconds since 1970")
 
 
+def test_an_event_far_ahead_of_the_clock_is_refused_with_all_of_its_request(client: TestClient) -> None:
+    now, most = int(time.time()), Limits().future
+    near, far = ({"user": "u", "item": "3", "time": now + ahead} for ahead in (most // 2, most + 500))
+    answer = client.post("/events", json={"events": [near, far]})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(f"body.events.1: time {far['time']} is ")
+    assert answer.json()["detail"].endswith("s ahead of the service's clock, 600 are allowed (--future); "
+                                            "nothing of the request was taken")  # fmt: skip
+    assert client.get("/users/u").status_code == 404
+    assert send(client, ("u", "3", "near", near["time"]), ("u", "9", "now", now))["events"][1]["seq"] == 2
+    told = client.get("/users/u").json()["history"]
+    assert [one["item"] for one in told] == ["9", "3"]  # within what is allowed it is late, and put in its place
+
+
 def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
     made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5, seconds=60))
     with TestClient(create_app(made)) as test:
@@ -152,7 +167,14 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
     made.engine.stop()
 
 
-def test_the_document_names_every_field_of_every_answer_and_its_examples_work(client: TestClient) -> None:
+def test_the_document_names_every_field_of_every_answer_and_its_examples_work(tmp_path: Path) -> None:
+    made = service(models(tmp_path / "models", log_with_table()), tmp_path / "events.db")
+    with TestClient(create_app(made)) as client:
+        check_document(client)
+    made.engine.stop()
+
+
+def check_document(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     kinds = document["components"]["schemas"]
     for path, methods in document["paths"].items():

@@ -61,6 +61,8 @@ def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
         many = send(ours[1], *((user, "30", f"{user}-last", 9) for user in USERS), recommend={"k": 3})
         assert [one["seq"] for one in many["events"]] == [4] * len(USERS)
         assert [one["user"] for one in many["recommendations"]] == USERS
+        ahead = [{"user": user, "item": "3", "time": 10**11 * (user == USERS[0])} for user in USERS]
+        assert ours[1].post("/events", json={"events": ahead}).status_code == 422  # no shard has taken its part
         for one in ours:
             asked = one.post("/recommendations", json={"users": USERS[::-1], "k": 3}).json()
             assert asked["recommendations"] == many["recommendations"][::-1]
@@ -69,6 +71,10 @@ def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
                 assert {why["item"] for why in one.get("/because", params={"user": user, "item": 7}).json()} >= {30}
         first = items(many)[0]
         ours[2].put("/items", json={"items": [{"item": str(first), "available": False}]}).raise_for_status()
+        named = {"items": [{"item": "31", "name": "Thirty-one"}]}
+        ours[1].put("/items", json=named).raise_for_status()
+        for one in ours:
+            assert one.get("/items", params={"search": "thirty"}).json()[0]["item"] == "31"
         assert ours[1].post("/model", json={"name": "two"}).json()["name"] == "two"
         for one in ours[1:]:
             assert one.get("/model").json()["name"] == "two"

@@ -12,11 +12,22 @@ pytest.importorskip("httpx", reason="the tests of the service need httpx: pip in
 
 from fastapi.testclient import TestClient
 from support.servers import Postgres, Redis, wait_for
-from support.service import expected, items, models, send, service
+from support.service import expected, items, log_with_table, models, send, service
 
 from prism.errors import InputError
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.stores.base import NOBODY, Event, Kept, Snapshot, Store, Stored, User, Version, open_store
+from prism.recommend.serve.stores.base import (
+    NOBODY,
+    Event,
+    Item,
+    Kept,
+    Snapshot,
+    Store,
+    Stored,
+    User,
+    Version,
+    open_store,
+)
 
 A, B = User("a", "u"), User("b", "u")
 
@@ -49,7 +60,7 @@ def store(place: Any) -> Iterator[Store]:
     for tenant in ("a", "b"):
         for name in ("u", "v", "w:x"):
             made.forget(User(tenant, name))
-    made.set_items("a", [("7", True), ("9", True)])
+    made.set_items("a", [Item("7", True), Item("9", True)])
     made.close()
 
 
@@ -83,11 +94,20 @@ def test_a_snapshot_is_of_one_model_and_a_user_is_forgotten_whole(store: Store) 
     assert store.append([Event(A, "1", "y", 1)]) == [Stored(1, True)]
 
 
-def test_items_are_unavailable_for_their_tenant_alone(store: Store) -> None:
-    store.set_items("a", [("7", False), ("9", False)])
-    store.set_items("a", [("9", True)])
-    assert store.unavailable("a") == ["7"]
-    assert store.unavailable("b") == []
+def test_what_is_said_of_items_is_their_tenants_alone_and_a_change_leaves_the_rest(store: Store) -> None:
+    version = store.items_version("a")
+    kind = (("kind", "toys|é'\"\\"), ("year", "1999"))
+    store.set_items("a", [Item("7", False), Item("9", False, "Nine"), Item("new", None, "é'\"\\", kind)])
+    store.set_items("a", [Item("9", True), Item("7", None, "Seven"), Item("new", None, None, (("kind", "x"),))])
+    for _ in range(2):
+        assert sorted(store.items("a")) == [
+            Item("7", False, "Seven"),
+            Item("9", True, "Nine"),
+            Item("new", True, "é'\"\\", (("kind", "x"),)),
+        ]
+        assert store.items("b") == []
+        store.reopen()
+    assert store.exclusive or store.items_version("a") == version + 2
 
 
 def test_what_is_stored_is_there_when_it_is_opened_again(place: Any, store: Store) -> None:
@@ -110,6 +130,31 @@ def test_two_services_on_one_server_answer_for_the_same_user_as_one(place: Any, 
                 assert items(asked.get("/recommendations?user=shared").json()) == expected(model, history)
         assert two.delete("/users/shared").json()["removed_events"] == 14
         assert items(one.get("/recommendations?user=shared").json()) == expected(model, [])
+    for each in made:
+        each.engine.stop()
+
+
+def test_what_is_told_of_items_through_one_service_is_soon_seen_through_another(
+    place: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if isinstance(place, Path):
+        pytest.skip("a file belongs to one service")
+    model = models(tmp_path_factory.mktemp("tables"), log_with_table())
+    made = [service(model, address(place)) for _ in range(2)]
+    new = {"item": "new", "name": "Wooden horse", "features": {"department": "toys"}}
+
+    def names(client: TestClient) -> dict[Any, Any]:
+        found = client.get("/recommendations?user=nobody&k=100").json()["recommendations"][0]["items"]
+        return {one["item"]: one["name"] for one in found}
+
+    with TestClient(create_app(made[0])) as one, TestClient(create_app(made[1])) as two:
+        assert "new" not in names(two)
+        one.put("/items", json={"items": [new, {"item": "7", "available": False}]}).raise_for_status()
+        assert names(one)["new"] == "Wooden horse"
+        wait_for(lambda: names(two).get("new") == "Wooden horse" and 7 not in names(two))
+        two.put("/items", json={"items": [{"item": "new", "name": "Tin horse"}, {"item": "7"}]}).raise_for_status()
+        wait_for(lambda: names(one).get("new") == "Tin horse" and 7 in names(one))
+        one.put("/items", json={"items": [{"item": "new", "available": False}]}).raise_for_status()
     for each in made:
         each.engine.stop()
 

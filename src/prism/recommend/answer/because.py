@@ -10,6 +10,7 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.answer.ask import after_last
 from prism.recommend.data.log import Ids, Ints, Log
+from prism.recommend.evaluation.ranking import Scorer
 from prism.recommend.recommender import Recommender
 
 
@@ -46,17 +47,22 @@ def because(
         last: How many of the latest events are tried; each costs one reading of the history.
         k: How many to give.
     """
+    log, items = recommender.history(user, history, times), recommender.model.items
+    code = recommender.log.item_code(item)
+    if code >= items:
+        raise InputError(f"item {item!r} came after the model was trained: `prism update` adds it")
+    return reasons(recommender.scorer, log, items, code, last=last, k=k)
+
+
+def reasons(scorer: Scorer, log: Log, items: int, code: int, *, last: int, k: int) -> list[Reason]:
+    """The same of a log of one history: how far the score in the column `code` falls; a model knows so many `items`."""
     at_least("last", last, 1)
     at_least("k", k, 1)
-    log, model = recommender.history(user, history, times), recommender.model
-    code = recommender.log.item_code(item)
-    if code >= model.items:
-        raise InputError(f"item {item!r} came after the model was trained: `prism update` adds it")
-    known = np.flatnonzero(log.items < model.items)[-last:][::-1]
+    known = np.flatnonzero(log.items < items)[-last:][::-1]
     if not len(known):
         return []
-    every, queries = after_last(_without(log, known), np.arange(len(known) + 1), model.items)
-    scores = recommender.scorer(every, queries)[:, code].double().cpu().numpy()
+    every, queries = after_last(_without(log, known), np.arange(len(known) + 1), items)
+    scores = scorer(every, queries)[:, code].double().cpu().numpy()
     effects = scores[0] - scores[1:]
     order = np.argsort(-effects, kind="stable")[:k]
     codes = log.items[known[order]]

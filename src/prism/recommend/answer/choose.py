@@ -1,6 +1,6 @@
 """From scores to a list: which items may be shown, and the k best of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,25 +32,40 @@ class Recommendation:
 
 def permitted(log: Log, candidates: int, allow: Filter | None, deny: Filter | None) -> Bool[Tensor, " I"]:
     """[candidates]: whether the two filters let an item through."""
+    return masked(candidates, lambda wanted: chosen(log, candidates, wanted), allow, deny)
+
+
+def masked(
+    candidates: int, choose: Callable[[Filter], Tensor], allow: Filter | None, deny: Filter | None
+) -> Bool[Tensor, " I"]:
+    """`permitted`, where `choose` says which items one filter means."""
     several("allow", allow)
     several("deny", deny)
     mask = torch.ones(candidates, dtype=torch.bool)
     if allow is not None:
-        codes = _known(log, candidates, allow)
-        if not len(codes):
+        mask = choose(allow)
+        if not mask.any():
             what = "has what allow asks for" if isinstance(allow, Mapping) else "of the allow-list is known"
             raise InputError(f"no item {what}: nothing could be recommended")
-        mask[:] = False
-        mask[codes] = True
     if deny is not None:
-        mask[_known(log, candidates, deny)] = False
+        mask &= ~choose(deny)
+    return mask
+
+
+def chosen(log: Log, candidates: int, wanted: Filter) -> Bool[Tensor, " I"]:
+    """[candidates]: whether a filter means an item."""
+    if isinstance(wanted, Mapping):
+        return torch.from_numpy(items_with(log, wanted)[:candidates])
+    codes = log.item_codes(wanted)
+    mask = torch.zeros(candidates, dtype=torch.bool)
+    mask[torch.from_numpy(codes[(codes >= 0) & (codes < candidates)].astype(np.int64))] = True
     return mask
 
 
 def best(
     scores: Float[Tensor, "Q I"], mask: Bool[Tensor, " I"], removed: tuple[np.ndarray, np.ndarray] | None, k: int
 ) -> tuple[Float[Tensor, "Q K"], Tensor]:
-    """(scores, codes) of the k best items of each row, best first; −∞ where a row has fewer."""
+    """(scores, codes) of the k best items of each row, best first, on the CPU; −∞ where a row has fewer."""
     k = min(count("k", k), scores.shape[1])
     if scores.device.type == "cpu":
         found = scores.new_empty(len(scores), k)
@@ -65,7 +80,8 @@ def best(
     if removed is not None:
         rows, items = (torch.from_numpy(part).to(scores.device) for part in removed)
         scores[rows, items] = -torch.inf
-    return scores.topk(k)
+    found, codes = scores.topk(k)
+    return found.cpu(), codes.cpu()
 
 
 def _refuse() -> NoReturn:
@@ -75,16 +91,9 @@ def _refuse() -> NoReturn:
 def as_list(log: Log, scores: Tensor, codes: Tensor) -> list[Recommendation]:
     """One row of `best` with ids and names."""
     names = log.item_names
-    ids = log.item_ids[codes.cpu().numpy()].tolist()  # numbers as Python has them, not numpy's
+    ids = log.item_ids[codes.numpy()].tolist()  # numbers as Python has them, not numpy's
     return [
         Recommendation(item=item, score=score, name=None if names is None else names[code])
         for item, score, code in zip(ids, scores.tolist(), codes.tolist(), strict=True)
         if score > -torch.inf
     ]
-
-
-def _known(log: Log, candidates: int, items: Filter) -> Tensor:
-    if isinstance(items, Mapping):
-        return torch.from_numpy(items_with(log, items)[:candidates]).nonzero()[:, 0]
-    codes = torch.from_numpy(log.item_codes(items).astype(np.int64))
-    return codes[(codes >= 0) & (codes < candidates)]

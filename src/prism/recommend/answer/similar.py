@@ -9,24 +9,31 @@ from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from prism.recommend.live.placed import Placed
     from prism.recommend.recommender import Recommender
 
 
 @torch.inference_mode()
-def similarities(recommender: "Recommender", code: int) -> Float[Tensor, "1 I"]:
+def similarities(
+    recommender: "Recommender", code: int, placed: "Placed | None" = None
+) -> Float[Tensor, "1 I_and_placed"]:
     """[1, items]: the cosine of the items' rows of events near each of them (c_ij / √(c_i c_j), above 0).
 
     For items that never were near this one, and for a model without the experts' tables: the cosine of the rows of the
-    item table; less 1 beside the others, so that they come after them.
+    item table; less 1 beside the others, so that they come after them. So it is for `placed` items, whose codes come
+    after the model's.
     """
-    rows = functional.normalize(recommender.model.table, dim=-1)
+    table = recommender.model.table
+    rows = functional.normalize(table if placed is None else torch.cat([table, placed.rows]), dim=-1)
     found = rows[code : code + 1] @ rows.T
     if recommender.experts is None:
+        return found
+    found -= 1
+    if code >= len(table):
         return found
     near = recommender.experts.tables.near
     here = slice(near.starts[code], near.starts[code + 1])
     columns = near.columns[here]
     together = near.shares[here] * np.sqrt(near.totals[code] / near.totals[columns])
-    found -= 1
     found[0, torch.from_numpy(columns).long()] = torch.from_numpy(together).to(found)
     return found

@@ -115,7 +115,7 @@ def item_values(log: Log, features: Sequence[str]) -> ItemValues:
     found: list[list[tuple[int, float]]] = [[] for _ in range(log.n_items)]
     for feature in features:
         column, _, kind = feature.partition(":")
-        split = [_split(text, kind == WORDS) for text in _column(log, column)]
+        split = [cell_values(text, kind == WORDS) for text in item_column(log, column)]
         often = Counter(value for values in split for value in values)
         for item, values in zip(found, split, strict=True):
             shared = [value for value in values if often[value] > 1]
@@ -138,13 +138,14 @@ def items_with(log: Log, wanted: Mapping[str, object]) -> NDArray[np.bool_]:
     mask = np.ones(log.n_items, dtype=bool)
     for column, values in wanted.items():
         accepted = {str(value) for value in (values if isinstance(values, list | tuple | set) else [values])}
-        cells = _column(log, column)
-        held = ([] if cell is None else [str(cell), *_split(cell, False)] for cell in cells)
+        cells = item_column(log, column)
+        held = ([] if cell is None else [str(cell), *cell_values(cell, False)] for cell in cells)
         mask &= np.array([not accepted.isdisjoint(values) for values in held], dtype=bool)
     return mask
 
 
-def _column(log: Log, name: str) -> list[Any]:
+def item_column(log: Log, name: str) -> list[Any]:
+    """One cell per item, of the items' table or of their names; another column is refused."""
     known: dict[str, list[Any]] = {} if log.item_names is None else {"name": log.item_names.tolist()}
     if log.item_features is not None:
         known |= {column: log.item_features[column].to_list() for column in log.item_features.columns}
@@ -154,8 +155,8 @@ def _column(log: Log, name: str) -> list[Any]:
     return known[name]
 
 
-def _split(value: Any, words: bool) -> list[str]:
-    """The distinct values of one cell, in order."""
+def cell_values(value: Any, words: bool) -> list[str]:
+    """The distinct values of one cell, in order: what stands between |, or its words."""
     if value is None:
         return []
     parts = re.findall(r"\w+", str(value).lower()) if words else [part.strip() for part in str(value).split("|")]

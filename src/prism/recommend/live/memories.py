@@ -12,7 +12,7 @@ from prism.recommend.answer.baseline import Baseline
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scoring import ModelScorer
-from prism.recommend.live.network import LiveModel
+from prism.recommend.live.network import live_model
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
@@ -59,9 +59,9 @@ class RecurrentMemory:
     """States of fixed size, and the features after them."""
 
     def __init__(self, recommender: "Recommender", capacity: int):
-        self._live = LiveModel(recommender)
+        self._live = live_model(recommender)
         self._states = self._live.room(capacity)
-        self._features = torch.empty(capacity, self._live.first.shape[1])
+        self._features = self._live.first.new_empty(capacity, self._live.first.shape[1])
         # an event that the state does not hold yet, because the model is told when the next one comes
         self._pending = np.full(capacity, NONE, dtype=np.int64)
         self._since = np.full(capacity, NONE, dtype=np.int64)
@@ -70,15 +70,17 @@ class RecurrentMemory:
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._states) + self._features.nbytes
 
+    @torch.inference_mode()
     def clear(self, slot: int) -> None:
-        self._live.renew(self._states, [slot])
+        self._live.renew(self._states, slot)
         self._features[slot] = self._live.first[0]
         self._pending[slot] = self._since[slot] = NONE
 
+    @torch.inference_mode()
     def take(self, slots: Any, codes: Any, before: Any, since: Any, now: Any) -> None:
         if self._live.eager:
             features = self._live.advance(self._states, slots, codes, since, np.zeros_like(since))
-            self._features[torch.from_numpy(slots)] = features
+            self._features[self._at(slots)] = features
             return
         waiting = self._pending[slots] >= 0
         rows = slots[waiting]
@@ -87,34 +89,43 @@ class RecurrentMemory:
             self._live.advance(self._states, rows, self._pending[rows], self._since[rows], gap)
         self._pending[slots], self._since[slots] = codes, since
 
+    @torch.inference_mode()
     def features(self, slots: Any, times: Any, at: int | None) -> Tensor:
-        features = self._live.first.repeat(len(slots), 1)
         here = slots >= 0
-        if self._live.eager:
-            features[torch.from_numpy(here)] = self._features[torch.from_numpy(slots[here])]
-            return features
-        here &= self._pending[slots] >= 0
+        if not self._live.eager:
+            here &= self._pending[slots] >= 0
         rows = slots[here]
-        if len(rows):
-            gap = np.zeros(len(rows), dtype=np.int64) if at is None else at - times[here]
-            pending, since = self._pending[rows], self._since[rows]
-            found = self._live.advance(self._states, rows, pending, since, gap, keep=False)
-            features[torch.from_numpy(here)] = found
+        if not len(rows):
+            return self._live.first.repeat(len(slots), 1)
+        found = self._features[self._at(rows)] if self._live.eager else self._asked(rows, times[here], at)
+        if len(rows) == len(slots):
+            return found
+        features = self._live.first.repeat(len(slots), 1)
+        features[self._at(np.flatnonzero(here))] = found
         return features
+
+    def _asked(self, rows: Any, times: Any, at: int | None) -> Tensor:
+        """After the event that waits of each of these slots."""
+        gap = np.zeros(len(rows), dtype=np.int64) if at is None else at - times
+        return self._live.advance(self._states, rows, self._pending[rows], self._since[rows], gap, keep=False)
+
+    def _at(self, rows: Any) -> Tensor:
+        return torch.from_numpy(rows).to(self._live.device)
 
     def scores(self, features: Tensor) -> Tensor:
         return self._live.scores(features)
 
     def row(self, slot: int) -> tuple[list[Any], list[int]]:
         features = self._features[slot] if self._live.eager else torch.zeros_like(self._features[slot])
-        arrays = [*self._live.row(self._states, slot), features.numpy()]
+        arrays = [*self._live.row(self._states, slot), features.cpu().numpy()]
         return arrays, [int(self._pending[slot]), int(self._since[slot])]
 
+    @torch.inference_mode()
     def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
         if arrays:  # someone without events has none
             *parts, features = arrays
             self._live.put(self._states, slot, parts)
-            self._features[slot] = torch.from_numpy(features.copy())
+            self._features[slot] = torch.from_numpy(features.copy()).to(self._live.device)
         self._pending[slot], self._since[slot] = pending
 
 

@@ -1,5 +1,6 @@
 """A recommender's network ready for live users: item rows computed once, one step of many users' states in place."""
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,76 +8,47 @@ import torch
 from torch import Tensor
 
 from prism.models.one_token import OneToken
-from prism.recommend.model.recommender import gap_limits
+from prism.recommend.model.recommender import Events, gap_limits
 
 if TYPE_CHECKING:
     from prism.recommend.recommender import Recommender
 
 LIMITS = np.array(gap_limits())
-# For each part of the state one array, the first axis of which is the user.
+# For each part of the state one array, or tensor, the first axis of which is the user.
 States = list[Any]
 
 
-class LiveModel:
+class LiveModel(ABC):
     """Takes events of many users at once; what a user's state is, and where it lies, is the caller's affair.
 
     A state is the one after an event where the model is not told when the next comes (`eager`); else the one before
     the last event, which is only complete when the next is known.
     """
 
+    _fresh: States
+    first: Tensor
+    """[1, D]: features of someone without events."""
+
     @torch.inference_mode()
     def __init__(self, recommender: "Recommender"):
         model = recommender.model.eval()
-        self.model, self.items = model, model.items
+        self.model, self.items, self.device = model, model.items, recommender.device
         self.eager = not model.config.query_time
-        rows = model._rows().detach()
-        self._table = rows[: self.items].contiguous()
-        self._rows = rows.numpy()
-        self._gaps = _rows_of(model.since), _rows_of(model.until)
-        self._scale = np.float32(model.config.backbone.dim**0.5)
-        blocks = list(model.backbone.blocks)
-        fits = model.backbone.positions is None and OneToken.fits(blocks)  # type: ignore[arg-type]
-        self._one = OneToken(blocks, model.backbone.norm) if fits else None  # type: ignore[arg-type]
-        self._fresh, self.first = self._begin()
+        self._table = model._rows().detach()[: self.items].contiguous()
 
-    def _begin(self) -> tuple[States, Any]:
-        """The state after the start token, and its features: those of someone without events."""
-        x = self._embed(np.array([self.items]), np.array([-1]), np.array([0]))
-        if self._one is not None:
-            state = self._one.empty(1)
-            features = self._one.advance(x.numpy(), np.array([0]), state, state)
-            return [*state[0], *state[1]], self._project(torch.from_numpy(features))
-        y, parts = self.model.backbone.step(x, None, torch.zeros(1, 2, dtype=torch.long))
-        return [part.numpy().copy() for block in parts for part in block], self._project(y)
-
+    @abstractmethod
     def room(self, count: int) -> States:
-        """Room for so many users' states, each to be made new before it is used; what is never used takes no memory."""
-        return [np.empty((count, *part.shape[1:]), part.dtype) for part in self._fresh]
+        """Room for so many users' states, each to be made new before it is used; on a CPU only what is takes memory."""
 
-    def renew(self, states: States, rows: Any) -> None:
-        """Makes these users new."""
-        for part, fresh in zip(states, self._fresh, strict=True):
-            part[rows] = fresh
-
+    @abstractmethod
     def row(self, states: States, user: int) -> States:
-        """One user's state, block by block as `ModelState` has it."""
-        if self._one is None:
-            return [part[user] for part in states]
-        histories, S = states[: self._one.layers], states[self._one.layers :]
-        pairs = zip(histories, S, strict=True)
-        return [part[user] for pair in pairs for part in pair if part[user].size]
+        """One user's state as numpy has it, block by block as in `ModelState`: the same on every device."""
 
+    @abstractmethod
     def put(self, states: States, user: int, parts: States) -> None:
         """The inverse of `row`."""
-        if self._one is None:
-            kept = states
-        else:
-            histories, S = states[: self._one.layers], states[self._one.layers :]
-            kept = [part for pair in zip(histories, S, strict=True) for part in pair if part[user].size]
-        for whole, part in zip(kept, parts, strict=True):
-            whole[user] = part
 
-    @torch.inference_mode()
+    @abstractmethod
     def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
         """Features [N, D] after one event each of the users `rows`, all different; their states move on if `keep`.
 
@@ -88,29 +60,11 @@ class LiveModel:
             until: [N]: seconds until the next, or until the answer is asked for; used where the model is not `eager`.
             keep: Whether the states are replaced by those after the event.
         """
-        x = self._embed(codes, since, until)
-        if self._one is None:
-            return self._advance_by_blocks(states, rows, x, keep)
-        before, where = states, rows
-        if not keep:
-            before, where = [part[rows] for part in states], np.arange(len(rows))
-        pair = (tuple(before[: self._one.layers]), tuple(before[self._one.layers :]))
-        return self._project(torch.from_numpy(self._one.advance(x.numpy(), where, pair, pair)))
 
-    def _advance_by_blocks(self, states: States, rows: Any, x: Tensor, keep: bool) -> Tensor:
-        parts, at = [torch.from_numpy(part[rows]) for part in states], 0
-        given = []
-        for block in self.model.backbone.blocks:
-            count = len(block.mixer.state_shapes())  # type: ignore[union-attr, operator]
-            given.append(tuple(parts[at : at + count]))
-            at += count
-        if at < len(parts):  # positions count a user's tokens
-            given.append(tuple(parts[at:]))
-        y, after = self.model.backbone.step(x, tuple(given), torch.zeros(len(x), 2, dtype=torch.long))
-        if keep:
-            for part, new in zip(states, (one for block in after for one in block), strict=True):
-                part[rows] = new.numpy()
-        return self._project(y)
+    def renew(self, states: States, user: int) -> None:
+        """Makes a user new."""
+        for part, fresh in zip(states, self._fresh, strict=True):
+            part[user] = fresh[0]
 
     @torch.inference_mode()
     def scores(self, features: Tensor) -> Tensor:
@@ -118,10 +72,52 @@ class LiveModel:
         scores = features @ self._table.T
         return scores if self.model.bias is None else scores + self.model.bias
 
-    def _project(self, y: Tensor) -> Tensor:
-        return self.model._project(y)
 
-    def _embed(self, codes: Any, since: Any, until: Any) -> Tensor:
+class CompiledModel(LiveModel):
+    """On the CPU, all blocks in one compiled call; states are numpy's."""
+
+    @torch.inference_mode()
+    def __init__(self, recommender: "Recommender", one: OneToken):
+        super().__init__(recommender)
+        self._one, model = one, self.model
+        self._rows = model._rows().detach().numpy()
+        self._gaps = _rows_of(model.since), _rows_of(model.until)
+        self._scale = np.float32(model.config.backbone.dim**0.5)
+        state = one.empty(1)
+        x = self._embed(np.array([self.items]), np.array([-1]), np.array([0]))  # the start token
+        y = one.advance(x, np.array([0]), state, state)
+        self._fresh, self.first = [*state[0], *state[1]], model._project(torch.from_numpy(y))
+
+    def room(self, count: int) -> States:
+        """As promised."""
+        return [np.empty((count, *part.shape[1:]), part.dtype) for part in self._fresh]
+
+    def row(self, states: States, user: int) -> States:
+        """As promised."""
+        return [part[user] for part in self._by_block(states)]
+
+    def put(self, states: States, user: int, parts: States) -> None:
+        """As promised."""
+        for whole, part in zip(self._by_block(states), parts, strict=True):
+            whole[user] = part
+
+    def _by_block(self, states: States) -> States:
+        """Each block's parts together; a block without convolution has no last inputs."""
+        layers = self._one.layers
+        pairs = zip(states[:layers], states[layers:], strict=True)
+        return [part for pair in pairs for part in pair if part[0].size]
+
+    @torch.inference_mode()
+    def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
+        """As promised."""
+        before, where = states, rows
+        if not keep:
+            before, where = [part[rows] for part in states], np.arange(len(rows))
+        pair = (tuple(before[: self._one.layers]), tuple(before[self._one.layers :]))
+        y = self._one.advance(self._embed(codes, since, until), where, pair, pair)
+        return self.model._project(torch.from_numpy(y))
+
+    def _embed(self, codes: Any, since: Any, until: Any) -> Any:
         """As the model's own, in numpy: a handful of rows is not worth PyTorch's overhead."""
         of_since, of_until = self._gaps
         x = self._rows[codes]
@@ -129,7 +125,57 @@ class LiveModel:
             x = x + of_since[gap_buckets(since)]
         if of_until is not None:
             x = x + of_until[gap_buckets(until)]
-        return torch.from_numpy(x * self._scale)
+        return x * self._scale
+
+
+class TensorModel(LiveModel):
+    """Any blocks on any device, as the model's own step; states are tensors there, and stay there."""
+
+    @torch.inference_mode()
+    def __init__(self, recommender: "Recommender"):
+        super().__init__(recommender)
+        begin = self._events(np.array([self.items]), np.array([-1]), np.array([0]))
+        self.first, state = self.model.step(begin, None)
+        self._sizes = [len(block) for block in state]
+        self._fresh = [part.clone() for block in state for part in block]
+
+    def room(self, count: int) -> States:
+        """As promised."""
+        return [part.new_empty(count, *part.shape[1:]) for part in self._fresh]
+
+    def row(self, states: States, user: int) -> States:
+        """As promised."""
+        return [part[user].cpu().numpy() for part in states]
+
+    def put(self, states: States, user: int, parts: States) -> None:
+        """As promised."""
+        for whole, part in zip(states, parts, strict=True):
+            whole[user] = torch.from_numpy(part.copy()).to(self.device)
+
+    @torch.inference_mode()
+    def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
+        """As promised."""
+        where = torch.from_numpy(rows).to(self.device)
+        given = iter([part[where] for part in states])
+        state = tuple(tuple(next(given) for _ in range(size)) for size in self._sizes)
+        y, after = self.model.step(self._events(codes, since, until), state)
+        if keep:
+            for part, new in zip(states, (one for block in after for one in block), strict=True):
+                part[where] = new
+        return y
+
+    def _events(self, codes: Any, since: Any, until: Any) -> Events:
+        times = np.stack([np.zeros_like(until), until], 1)
+        return Events(*(torch.from_numpy(part) for part in (codes, since, times))).to(self.device)
+
+
+def live_model(recommender: "Recommender") -> LiveModel:
+    """What suits a recommender's model and the device that it is on."""
+    backbone = recommender.model.backbone
+    blocks = list(backbone.blocks)
+    if backbone.positions is None and OneToken.fits(blocks):  # type: ignore[arg-type]
+        return CompiledModel(recommender, OneToken(blocks, backbone.norm))  # type: ignore[arg-type]
+    return TensorModel(recommender)
 
 
 def _rows_of(table: torch.nn.Embedding | None) -> Any:

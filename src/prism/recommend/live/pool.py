@@ -18,6 +18,7 @@ from prism.errors import InputError
 from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.live.memories import NONE, Memory, memory_of
+from prism.recommend.live.placed import Beside, Placed
 from prism.recommend.live.user_bytes import UserValue, pack_user, unpack_user
 from prism.recommend.model.experts.user_state import UserState, empty_state, updated
 from prism.recommend.model.recommender import live_scores
@@ -31,8 +32,8 @@ User = Hashable
 class SessionPool:
     """The states of at most `capacity` users; beyond that, whoever was idle longest is forgotten.
 
-    A recurrent model's state has a fixed size. A model with a limited context, or a baseline, keeps the last events
-    instead and reads them on demand.
+    A recurrent model's state has a fixed size and lies on the model's device, where a GPU has room for all at once.
+    Of one with a limited context, or of a baseline, the last events are kept instead and read on demand.
     """
 
     def __init__(
@@ -139,22 +140,29 @@ class SessionPool:
 
     @torch.inference_mode()
     def best(
-        self, users: Sequence[User], k: int, mask: Tensor, exclude_seen: bool | None = None, at: int | None = None
+        self,
+        users: Sequence[User],
+        k: int,
+        mask: Tensor,
+        exclude_seen: bool | None = None,
+        at: int | None = None,
+        beside: Beside | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(scores, codes) [N, k] of `recommend`, among the items that `mask` permits."""
+        """(scores, codes) [N, k] of `recommend`, among the items that `mask` permits; it has those `beside` too."""
         with self._lock:
             slots = np.array([self._slots.get(user, NONE) for user in users], dtype=np.int64)
             for user in users:
                 if user in self._slots:
                     self._slots.move_to_end(user)
             theirs = [self._users[slot] if slot >= 0 else self._nobody for slot in slots.tolist()]
-            scores = self._scores(slots, theirs, at)
+            scores = self._scores(slots, theirs, at, None if beside is None else beside.placed)
             gone = None
             if self._of.excludes_seen if exclude_seen is None else exclude_seen:
-                gone = (
-                    np.repeat(np.arange(len(users)), [user.distinct for user in theirs]),
-                    np.concatenate([NOTHING, *(user.taken for user in theirs)]),
-                )
+                taken = [user.taken for user in theirs]
+                if beside is not None:
+                    pairs = zip(taken, beside.taken, strict=True)
+                    taken = [np.append(codes, np.array(more, dtype=np.int64)) for codes, more in pairs]
+                gone = np.repeat(np.arange(len(users)), list(map(len, taken))), np.concatenate([NOTHING, *taken])
         return best(scores, mask, gone, k)
 
     def state(self, user: User) -> bytes:
@@ -222,12 +230,15 @@ class SessionPool:
         for slot, code, time in zip(slots.tolist(), codes.tolist(), now.tolist(), strict=True):
             self._users[slot] = updated(self._users[slot], code, time)
 
-    def _scores(self, slots: Any, users: list[UserState], at: int | None) -> Tensor:
+    def _scores(self, slots: Any, users: list[UserState], at: int | None, placed: Placed | None) -> Tensor:
         features = self._memory.features(slots, self._times[slots], at)
         scores = self._memory.scores(features)
-        if self._experts is None:
+        if self._experts is not None:
+            scores = live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+        if placed is None:
             return scores
-        return live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+        whole = placed.beside(scores, [user.taken for user in users])
+        return whole if self._experts is None else whole.log_softmax(1)
 
 
 def _rounds(users: Sequence[User], codes: list[int], most: int) -> list[list[int]]:

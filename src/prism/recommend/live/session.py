@@ -156,7 +156,7 @@ class Session:
         return made
 
     def _state_of(self, parts: list[Any]) -> ModelState:
-        device, left = self._model.embedding.weight.device, iter(parts)
+        device, left = self._of.device, iter(parts)
         shapes = [len(block.mixer.state_shapes()) for block in self._model.backbone.blocks]  # type: ignore
         shapes += [1] * (self._model.backbone.positions is not None)
         return tuple(
@@ -181,7 +181,7 @@ class Session:
         return self._model.step(event, self._state)
 
     def _event(self, code: int, since: int, when: int) -> Events:
-        device = self._model.embedding.weight.device
+        device = self._of.device
         return Events(*(torch.tensor(x, device=device) for x in ([code], [since], [[when, when]])))
 
     @torch.inference_mode()
@@ -194,8 +194,7 @@ class Session:
         if self._count == 1:  # the start token alone takes the first event's time
             packed.events.times[0] = int(asked[0])
         model.eval()
-        device = model.embedding.weight.device
-        _, self._state = model.encode(packed.events.to(device), packed.cu_seqlens)
+        _, self._state = model.encode(packed.events.to(self._of.device), packed.cu_seqlens)
         since = int(self._times[-1] - self._times[-2]) if self._count > 1 else -1
         self._last = self._event(int(self._codes[-1]), since, int(asked[0]))
         self._codes, self._times = self._codes[:0], self._times[-1:]

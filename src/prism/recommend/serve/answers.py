@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 
-from prism.recommend.answer.choose import permitted
 from prism.recommend.partition import partition
 from prism.recommend.serve import schema
+from prism.recommend.serve.catalogue import Catalogue
 from prism.recommend.serve.labels import text
 from prism.recommend.serve.problems import Refused, invalid
-from prism.recommend.serve.requests import Answer, Ask, Question
+from prism.recommend.serve.requests import Answer, Ask, Question, Wanted
 from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import Event, User
 
@@ -46,9 +46,20 @@ class Answers:
                 raise Refused(421, f"user {user!r} is of shard {theirs} of {self.service.shards}")
         return User(tenant, user)
 
+    def refuse_ahead(self, events: list[schema.EventIn]) -> int:
+        """The time now; an event far ahead of it, after which the user's real ones would all be late, is refused."""
+        now = int(time.time())
+        latest = now + self.service.limits.future
+        for n, event in enumerate(events):
+            if event.time is not None and event.time > latest:
+                ahead = f"time {event.time} is {event.time - now:,} s ahead of the service's clock"
+                most = f"{self.service.limits.future:,} are allowed (--future)"
+                raise Refused(422, f"body.events.{n}: {ahead}, {most}; nothing of the request was taken")
+        return now
+
     async def events(self, body: schema.EventsIn, tenant: str) -> str:
         """Takes in events; answered when they are on the disk."""
-        now = int(time.time())
+        now = self.refuse_ahead(body.events)
         given = [
             Event(
                 self.user(tenant, one.user), one.id or uuid.uuid4().hex, one.item, now if one.time is None else one.time
@@ -56,7 +67,7 @@ class Answers:
             for one in body.events
         ]
         users = list({event.user: None for event in given})
-        questions = [] if body.recommend is None else self._questions(users, body.recommend)
+        questions = [] if body.recommend is None else await self._questions(users, body.recommend)
         answer: Answer = await self.ask(
             Ask(events=given, questions=questions, loop=asyncio.get_running_loop())
         )  # fmt: skip
@@ -71,16 +82,22 @@ class Answers:
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str) -> str:
         """The items most likely to come next, for many users."""
         users = [self.user(tenant, user) for user in body.users]
-        questions = self._questions(users, body)
+        questions = await self._questions(users, body)
         answer: Answer = await self.ask(Ask(questions=questions, loop=asyncio.get_running_loop()))
         return f'{{"model":{text(answer.labels.key)},"recommendations":{_recommended(users, answer)}}}'
 
-    def _questions(self, users: list[User], options: schema.RecommendOptions) -> list[Question]:
-        made, mask = self.service.engine.recommender, None
+    async def catalogue(self, tenant: str) -> Catalogue:
+        """A tenant's items now."""
+        found: Catalogue = await self.call(lambda: self.service.engine.catalogue(tenant))
+        return found
+
+    async def _questions(self, users: list[User], options: schema.RecommendOptions) -> list[Question]:
+        made, wanted = self.service.engine.recommender, None
         if options.allow is not None or options.deny is not None:
-            mask = permitted(made.log, made.model.items, options.allow, options.deny)
+            of = await self.catalogue(users[0].tenant)
+            wanted = Wanted(options.allow, options.deny, of, of.permits(options.allow, options.deny))
         at = int(time.time()) if options.at is None and made.model.config.query_time else options.at
-        return [Question(user, options.k, options.exclude_seen, mask, at) for user in users]
+        return [Question(user, options.k, options.exclude_seen, wanted, at) for user in users]
 
 
 # (method, path) → a function of (query, body) that gives the checked request and the name of what answers it.

@@ -24,9 +24,9 @@ from prism.recommend.serve.stores.base import StoreError
 
 ABOUT = """Live recommendations: events in, the items most likely to come next out.
 
-Where the service has keys, every request needs one, in the header `X-API-Key`; a key's users, events and unavailable
-items are its tenant's alone. An event is answered when it is on the disk; one with an `id` counts once, however often
-it is sent. Times are whole seconds since 1970. Errors are `application/problem+json`."""
+Where the service has keys, every request needs one, in the header `X-API-Key`; a key's users, events and what it tells
+of items are its tenant's alone. An event is answered when it is on the disk; one with an `id` counts once, however
+often it is sent. Times are whole seconds since 1970. Errors are `application/problem+json`."""
 STATIC = Path(__file__).parent / "static"
 ERRORS = (400, 401, 403, 404, 408, 413, 421, 422, 429, 503, 504)
 

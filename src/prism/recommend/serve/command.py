@@ -35,6 +35,9 @@ class Options:
     max_body: int
     max_rate: float
     timeout: float
+    future: int
+    device: str
+    threads: int
     cors: tuple[str, ...]
     log_requests: bool
     browse: bool
@@ -54,6 +57,9 @@ def serve(
     max_body: int = 1_000_000,
     max_rate: float = 0.0,
     timeout: float = 5.0,
+    future: int = 600,
+    device: str = "cpu",
+    threads: int = 1,
     cors: tuple[str, ...] = (),
     log_requests: bool = False,
     browse: bool = False,
@@ -74,6 +80,9 @@ def serve(
         max_body: Largest request, in bytes.
         max_rate: Requests per second of one key, at most; 0: no limit.
         timeout: Seconds until a request is given up.
+        future: Seconds by which an event may be ahead of this machine's clock; one further ahead is refused.
+        device: Where the model runs and states are, e.g. cpu or cuda. On a CPU one event takes a compiled step.
+        threads: Threads of each process on a CPU; shards use several cores better.
         cors: Origins whose pages may use the service from a browser, e.g. https://shop.example; default: none.
         log_requests: One line of JSON per request on the standard error, without ids or keys.
         browse: Open the page in a browser as soon as the service answers.
@@ -82,6 +91,8 @@ def serve(
     at_least("snapshot_every", snapshot_every, 1)
     at_least("max_body", max_body, 1)
     at_least("max_rate", max_rate, 0)
+    at_least("future", future, 0)
+    at_least("threads", threads, 1)
     if not timeout > 0:
         raise InputError(f"timeout must be above 0, got {timeout}")
     last = port if shards == 1 else port + shards  # each shard has one of its own
@@ -102,7 +113,8 @@ def serve(
     options = Options(
         model=model, store=store, host=host, port=port, keys=keys, shards=shards, shard=shard or 0, peers=peers,
         users_in_memory=users_in_memory, snapshot_every=snapshot_every, max_body=max_body, max_rate=max_rate,
-        timeout=timeout, cors=cors, log_requests=log_requests, browse=browse,
+        timeout=timeout, future=future, device=device, threads=threads, cors=cors,
+        log_requests=log_requests, browse=browse,
     )  # fmt: skip
     try:
         from prism.recommend.serve.process import run

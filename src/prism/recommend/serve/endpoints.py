@@ -7,17 +7,15 @@ from typing import Annotated, Any
 from fastapi import Path as InPath
 from fastapi.responses import Response
 
-from prism.recommend.answer.because import because
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import is_model
 from prism.recommend.serve import schema
 from prism.recommend.serve.admission import JSON
 from prism.recommend.serve.answers import Answers
+from prism.recommend.serve.catalogue import Catalogue
 from prism.recommend.serve.problems import MEDIA, Refused, problem
 from prism.recommend.serve.service import Service
-
-# Events of a history that reasons are looked for in.
-MOST_REASONS = 200
+from prism.recommend.serve.stores.base import Item
 
 
 class Endpoints:
@@ -44,9 +42,9 @@ class Endpoints:
 
     async def similar(self, tenant: str, item: schema.Id, k: schema.Count = 10) -> schema.SimilarOut:
         """The items nearest to one: taken near it by many users, or with a like row in the model's table."""
-        gone = await self.answers.call(lambda: self.engine.store.unavailable(tenant))
-        found = await asyncio.to_thread(self.engine.recommender.similar, item, k=k, deny=gone)
-        items = [schema.ItemOut(item=one.item, score=one.score, name=one.name) for one in found]
+        catalogue = await self.answers.catalogue(tenant)
+        found = await asyncio.to_thread(catalogue.similar, item, k)
+        items = [schema.ItemOut(item=id_, score=score, name=name) for id_, name, score in found]
         return schema.SimilarOut(item=item, items=items)
 
     async def because(
@@ -55,11 +53,8 @@ class Endpoints:
         """The events of a user's history that an item's score leans on: how far it falls without each."""
         who = self.answers.user(tenant, user)
         stored = (await self.answers.call(lambda: self.engine.store.events([who], [0])))[0]
-        model = self.engine.recommender
-        codes = self.engine.pool.codes([event.item for event in stored]).tolist()
-        known = [event for event, code in zip(stored, codes, strict=True) if code >= 0][-MOST_REASONS:]
-        items, times = [event.item for event in known], [event.time for event in known]
-        found = await asyncio.to_thread(because, model, item, None, history=items, times=times, k=k)
+        catalogue = await self.answers.catalogue(tenant)
+        found = await asyncio.to_thread(catalogue.because, item, stored, k)
         return [schema.ReasonOut(item=one.item, name=one.name, effect=one.effect, age=one.age) for one in found]
 
     async def user(self, tenant: str, user: Annotated[schema.Id, InPath()]) -> schema.UserFacts:
@@ -77,15 +72,30 @@ class Endpoints:
 
     async def items(self, tenant: str, search: str = "", limit: schema.Count = 20) -> list[schema.ItemFacts]:
         """Items whose name or id contains a text, and whether they may be recommended."""
-        gone = set(await self.answers.call(lambda: self.engine.store.unavailable(tenant)))
-        return await asyncio.to_thread(_search, self.engine.recommender, search.lower(), limit, gone)
+        catalogue = await self.answers.catalogue(tenant)
+        return await asyncio.to_thread(_search, catalogue, search.lower(), limit)
 
     async def set_items(self, body: schema.ItemsIn, tenant: str) -> list[schema.ItemSet]:
-        """Says which items may be recommended from now on."""
-        given = [(one.item, one.available) for one in body.items]
-        known = await self.answers.call(lambda: self.engine.set_items(tenant, given))
-        pairs = zip(given, known, strict=True)
-        return [schema.ItemSet(item=item, available=on, known=ok) for (item, on), ok in pairs]
+        """Takes in names and features of items, and whether they may be recommended: from now on, and on the disk.
+
+        What an entry leaves out stays as it is.
+        """
+        shelf, catalogues = self.engine.states.shelf, self.engine.catalogues
+
+        def checked() -> list[Item]:
+            changes: dict[str, Item] = {}
+            for one in body.items:
+                nothing = one.name is None and one.features is None
+                on = True if one.available is None and nothing else one.available
+                features = None if one.features is None else shelf.checked(one.features)
+                change = Item(one.item, on, one.name, features)
+                changes[one.item] = changes[one.item].changed(change) if one.item in changes else change
+            catalogues.prepare(shelf, tenant, list(changes.values()))
+            return list(changes.values())
+
+        changes = await asyncio.to_thread(checked)
+        made: Catalogue = await self.answers.call(lambda: self.engine.change_items(tenant, changes))
+        return [schema.ItemSet(**made.facts(one.id)) for one in changes]
 
     async def model(self, tenant: str) -> schema.ModelFacts:
         """The model that answers."""
@@ -111,7 +121,9 @@ class Endpoints:
             raise Refused(404, f"there is no model named {body.name!r} beside the one that is served")
 
         def made() -> Any:
-            return self.engine.prepare(Recommender.load(folder, device="cpu"))
+            states = self.engine.prepare(Recommender.load(folder, device=str(self.engine.recommender.device)))
+            self.engine.catalogues.prepare(states.shelf)
+            return states
 
         states = await asyncio.to_thread(made)
         await self.answers.call(lambda: self.engine.use(states))
@@ -134,12 +146,13 @@ class Endpoints:
         return Response(self.service.measures.text(self.engine), media_type="text/plain; version=0.0.4")
 
 
-def _search(model: Recommender, wanted: str, limit: int, gone: set[str]) -> list[schema.ItemFacts]:
-    items, found = model.log, []
-    for code in range(model.model.items):
-        label, id_ = items.item_label(code), str(items.item_ids[code])
+def _search(catalogue: Catalogue, wanted: str, limit: int) -> list[schema.ItemFacts]:
+    """The model's items first, then those that only the tenant told of."""
+    found = []
+    for item, name in catalogue.all_items():
+        id_, label = str(item), str(item) if name is None else name
         if wanted in label.lower() or wanted in id_.lower():
-            found.append(schema.ItemFacts(item=id_, name=label, available=id_ not in gone))
+            found.append(schema.ItemFacts(name=label, **catalogue.facts(id_)))
             if len(found) == limit:
                 break
     return found

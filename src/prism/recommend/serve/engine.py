@@ -8,21 +8,20 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import torch
 
 from prism.config import at_least
 from prism.errors import InputError
-from prism.recommend.answer.choose import permitted
+from prism.recommend.live.placed import Beside
 from prism.recommend.recommender import Recommender
+from prism.recommend.serve.catalogue import Catalogue
+from prism.recommend.serve.catalogues import Catalogues
 from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Found, Outcome, Question, deliver
 from prism.recommend.serve.states import States
-from prism.recommend.serve.stores.base import Kept, Store, StoreError, User
+from prism.recommend.serve.stores.base import Item, Store, StoreError, User
 
 log = logging.getLogger("prism.serve")
-# Seconds for which another machine's change of an item's availability may go unseen.
-MASK_SECONDS = 1.0
 # Seconds between two tries of a store that failed.
 RETRY_SECONDS = 1.0
 
@@ -46,7 +45,7 @@ class Engine:
         self._capacity, self._every = capacity, snapshot_every
         self._queue: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._cold: list[User] = []
-        self._masks: dict[str, tuple[float, torch.Tensor]] = {}
+        self.catalogues = Catalogues(store)
         self.failure: str | None = None
         """Why the store does not take writes now."""
         self.states = self.prepare(recommender)
@@ -66,7 +65,7 @@ class Engine:
         """
         self._cold = self.states.users()  # whoever came last is rebuilt first
         self.states, self.since = states, int(time.time())
-        self._masks.clear()
+        self.catalogues.clear()
 
     @property
     def recommender(self) -> Recommender:
@@ -163,14 +162,17 @@ class Engine:
         lost = {question.user: None for question in questions if question.user not in self.states}
         if events and lost:
             self.states.load(list(lost))
-        found = self._answer(questions)
+        catalogues = {tenant: self.catalogue(tenant) for tenant in {one.user.tenant for one in questions}}
+        found = self._answer(questions, catalogues)
         if events:
             self.failure = None
         done: list[Outcome] = []
         a = b = 0
         for ask in rest:
             c, d = a + len(ask.events), b + len(ask.questions)
-            done.append((ask, Answer(stored[a:c], known[a:c], found[b:d], self.states.labels), None))
+            asked = ask.questions
+            labels = catalogues[asked[0].user.tenant].labels if asked else self.states.shelf.labels
+            done.append((ask, Answer(stored[a:c], known[a:c], found[b:d], labels), None))
             a, b = c, d
         deliver(done)
         self.states.snapshot()
@@ -184,37 +186,39 @@ class Engine:
                 self._failed(error)
             deliver([(ask, None, error)])
 
-    def _answer(self, questions: list[Question]) -> list[Found]:
+    def _answer(self, questions: list[Question], catalogues: Mapping[str, Catalogue]) -> list[Found]:
         """Questions of the same kind are answered in one step."""
         found: list[Found] = [Found([], [])] * len(questions)
         groups: dict[Any, list[int]] = {}
         for n, one in enumerate(questions):
-            kind = (one.user.tenant, one.k, one.exclude_seen, None if one.mask is None else n, one.at)
+            kind = (one.user.tenant, one.k, one.exclude_seen, id(one.wanted), one.at)
             groups.setdefault(kind, []).append(n)
         for members in groups.values():
             one = questions[members[0]]
-            mask = self._mask(one.user.tenant)
-            if one.mask is not None and len(one.mask) == len(mask):  # else the model was changed meanwhile
-                mask = mask & one.mask
+            catalogue = catalogues[one.user.tenant]
+            mask = catalogue.mask
+            if one.wanted is not None:
+                mask = mask & one.wanted.of(catalogue)
             users = [questions[n].user for n in members]
-            scores, codes = self.pool.best(users, one.k, mask, one.exclude_seen, one.at)
+            beside = None if catalogue.placed is None else self._beside(catalogue, users)
+            scores, codes = self.pool.best(users, one.k, mask, one.exclude_seen, one.at, beside)
             for n, row, items in zip(members, scores.tolist(), codes.tolist(), strict=True):
                 found[n] = Found(row, items)
         return found
 
-    def _mask(self, tenant: str) -> torch.Tensor:
-        kept = self._masks.get(tenant)
-        if kept is None or (not self.store.exclusive and time.monotonic() > kept[0]):
-            gone = self.store.unavailable(tenant)
-            mask = permitted(self.recommender.log, self.recommender.model.items, None, gone)
-            kept = self._masks[tenant] = (time.monotonic() + MASK_SECONDS, mask)
-        return kept[1]
+    def _beside(self, catalogue: Catalogue, users: Sequence[User]) -> Beside:
+        assert catalogue.placed is not None
+        new = catalogue.new
+        taken = [[new[item] for item in self.states.unknown(user) if item in new] for user in users]
+        return Beside(catalogue.placed, taken)
 
-    def set_items(self, tenant: str, items: list[tuple[str, bool]]) -> list[bool]:
-        """Whether items may be recommended; gives which of them the model knows. To be called by the engine."""
-        self.store.set_items(tenant, items)
-        self._masks.pop(tenant, None)
-        return (self.pool.codes([item for item, _ in items]) >= 0).tolist()  # type: ignore[no-any-return]
+    def catalogue(self, tenant: str) -> Catalogue:
+        """A tenant's items now. To be called by the engine."""
+        return self.catalogues.of(tenant, self.states.shelf)
+
+    def change_items(self, tenant: str, changes: Sequence[Item]) -> Catalogue:
+        """Keeps what a tenant tells of items, all different. To be called by the engine."""
+        return self.catalogues.change(tenant, self.states.shelf, changes)
 
     def describe(self, user: User) -> dict[str, Any] | None:
         """Events of a user; to be called by the engine."""
@@ -222,19 +226,15 @@ class Engine:
         events = self.store.events([user], [0])[0]
         if not events:
             return None
+        items = self.catalogue(user.tenant)
         return {
             "events": len(events),
             "first": events[0].time,
             "latest": events[-1].time,
             "age": max(0, int(time.time()) - events[-1].time),
             "state_bytes": len(self.pool.state(user)) if user in self.pool else 0,
-            "history": [self._event_facts(event) for event in events[-100:]],
+            "history": [{"item": one.item, "name": items.name(one.item), "time": one.time} for one in events[-100:]],
         }
-
-    def _event_facts(self, event: Kept) -> dict[str, Any]:
-        log, code = self.recommender.log, int(self.pool.codes([event.item])[0])
-        name = None if code < 0 or log.item_names is None else log.item_names[code]
-        return {"item": event.item, "name": name, "time": event.time}
 
     def forget(self, user: User) -> int:
         """Removes a user's events and state; to be called by the engine."""
@@ -248,7 +248,7 @@ class Engine:
 
         def work() -> None:
             self.pool.update([user], [item], [0])
-            self._answer([Question(user)])
+            self._answer([Question(user)], {"": self.catalogue("")})
             self.states.drop([user])
 
         self.ask(Ask(call=work)).result()
@@ -264,7 +264,7 @@ class Engine:
     def _failed(self, error: Exception) -> None:
         """Every state goes back to the store: whatever failed may have stood between a commit and its state."""
         self.states.drop(self.states.users())
-        self._masks.clear()
+        self.catalogues.clear()
         if not isinstance(error, StoreError):
             return
         self.failure = str(error)

@@ -1,7 +1,9 @@
 """A model's items as JSON, written once each: an answer is put together from pieces."""
 
 import json
+from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Any
 
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.requests import Found
@@ -12,9 +14,19 @@ text = json.encoder.encode_basestring_ascii
 class Labels:
     """`{"item": …, "name": …, "score":` of every item that was ever recommended."""
 
-    def __init__(self, model: Recommender):
+    def __init__(self, model: Recommender, names: Mapping[int, str] | None = None, more: Sequence[str] = ()):
+        """`names` are shown in place of the model's, by code; `more` are items after the model's."""
         self.key, self._log = model.key, model.log
+        self._items, self._names, self._more = model.model.items, names or {}, more
         self._heads: dict[int, str] = {}
+
+    def item(self, code: int) -> tuple[Any, str | None]:
+        """(id, name)."""
+        if code >= self._items:
+            return self._more[code - self._items], self._names.get(code)
+        names = self._log.item_names
+        name = None if names is None else names[code]
+        return self._log.item_ids[code : code + 1].tolist()[0], self._names.get(code, name)
 
     def items(self, found: Found) -> str:
         """One user's recommendations as a JSON array."""
@@ -26,9 +38,7 @@ class Labels:
         return f"[{','.join(parts)}]"
 
     def _head(self, code: int) -> str:
-        names = self._log.item_names
-        item = self._log.item_ids[code : code + 1].tolist()[0]
-        name = None if names is None else names[code]
+        item, name = self.item(code)
         head = f'{{"item":{json.dumps(item)},"name":{json.dumps(name)},"score":'
         self._heads[code] = head
         return head

@@ -7,11 +7,11 @@ import sys
 import webbrowser
 from pathlib import Path
 
-import torch
 import uvicorn
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.machine import pick_device, use_threads
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import is_model
 from prism.recommend.runs.storage import CONFIG
@@ -36,12 +36,14 @@ def run(options: Options) -> None:
         how = f"`prism export {given} MODEL` makes one" if run else f"`prism export RUN {given}` makes one of a run"
         raise InputError(f"{given} is not an exported model: {how}")
     at_least("users_in_memory", options.users_in_memory, 2 * MOST_EVENTS)
+    if pick_device(options.device).type == "meta":
+        raise InputError("device 'meta' cannot be used (its tensors have sizes and no numbers): try cpu")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn, when it is done, lets it go on to whom it found
     keys = Keys() if options.keys is None else read_keys(options.keys)
     sockets = bound(options)
     sys.setswitchinterval(SWITCH_SECONDS)
-    torch.set_num_threads(1)  # a process per core (--shards); one user's step is too small to divide
-    recommender = Recommender.load(options.model, device="cpu")
+    use_threads(options.threads)  # a process per core (--shards): one user's step is too small to divide
+    recommender = Recommender.load(options.model, device=options.device)
     address = shard_store(options.store, options.shard, options.shards)
     engine = Engine(
         recommender, open_store(address), capacity=options.users_in_memory, snapshot_every=options.snapshot_every
@@ -52,7 +54,7 @@ def run(options: Options) -> None:
             engine=engine,
             folder=options.model.resolve(),
             keys=keys,
-            limits=Limits(body=options.max_body, rate=options.max_rate, seconds=options.timeout),
+            limits=Limits(body=options.max_body, rate=options.max_rate, seconds=options.timeout, future=options.future),
             shard=options.shard,
             shards=options.shards,
             peers=None if options.shards == 1 else Peers(shard_addresses(options), options.shard),

@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from prism.errors import InputError
+from prism.recommend.answer.choose import Filter
 from prism.recommend.serve.stores.base import Event, Stored, User
 
 if TYPE_CHECKING:
+    from prism.recommend.serve.catalogue import Catalogue
     from prism.recommend.serve.labels import Labels
 
 # Events, and questions, of one request.
@@ -20,13 +24,31 @@ class Busy(Exception):
     """More requests wait than are accepted."""
 
 
+class Wanted(NamedTuple):
+    """Filters of a request, and what they let through of one catalogue."""
+
+    allow: Filter | None
+    deny: Filter | None
+    catalogue: "Catalogue"
+    mask: Tensor
+
+    def of(self, catalogue: "Catalogue") -> Tensor:
+        """The same of another catalogue: the model, or the tenant's items, may have been changed meanwhile."""
+        if catalogue is self.catalogue:
+            return self.mask
+        try:
+            return catalogue.permits(self.allow, self.deny)
+        except InputError:  # none of it is known any more
+            return torch.zeros_like(catalogue.mask)
+
+
 class Question(NamedTuple):
     """Recommendations for one user."""
 
     user: User
     k: int = 10
     exclude_seen: bool | None = None
-    mask: Tensor | None = None
+    wanted: Wanted | None = None
     """Which items the request permits; None: all."""
     at: int | None = None
 
@@ -46,7 +68,7 @@ class Answer(NamedTuple):
     """Whether the model knows each event's item."""
     found: list[Found]
     labels: "Labels"
-    """Of the model whose codes those are: it may have been changed since."""
+    """Of the items whose codes those are: the model may have been changed since."""
 
 
 class Ask:

@@ -30,7 +30,8 @@ class Router:
         return partition(user, len(self.peers.addresses))
 
     async def events(self, body: schema.EventsIn, tenant: str, key: str) -> str:
-        """As `Answers.events`."""
+        """As `Answers.events`; what any shard would refuse for its time is refused before one takes a part."""
+        self.answers.refuse_ahead(body.events)
         named = [one if one.id else one.model_copy(update={"id": uuid.uuid4().hex}) for one in body.events]
         places = _places([self.shard_of(one.user) for one in named])
         bodies = {n: body.model_copy(update={"events": [named[row] for row in rows]}) for n, rows in places.items()}

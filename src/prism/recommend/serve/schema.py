@@ -13,6 +13,11 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 Filter = list[Id] | dict[str, str | list[str]]
 
 
+Name = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Value = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+Cell = int | float | bool | Value | Annotated[list[Value], Field(max_length=100)]
+
+
 class Strict(BaseModel):
     """A misspelt field is refused."""
 
@@ -26,7 +31,11 @@ class EventIn(Strict):
     user: Id = Field(examples=["u42"])
     item: Id = Field(examples=["22423"])
     id: Id | None = Field(None, description="Makes the event count once, however often it is sent.", examples=["o-17"])
-    time: Time | None = Field(None, description="Seconds since 1970; default: now.", examples=[1323436800])
+    time: Time | None = Field(
+        None,
+        description="Seconds since 1970; default: now. Far ahead of the service's clock it is refused (--future).",
+        examples=[1323436800],
+    )
 
 
 class RecommendOptions(Strict):
@@ -152,11 +161,13 @@ class Forgotten(BaseModel):
 
 
 class ItemFacts(BaseModel):
-    """An item that the model knows."""
+    """An item that the model knows, or of which something was told."""
 
     item: str
     name: str = Field(description="Its id, where it has no name.")
     available: bool
+    known: bool = Field(description="Whether the model was trained with it.")
+    recommended: bool = Field(description="Whether it can be recommended now.")
 
 
 class ItemSet(BaseModel):
@@ -164,7 +175,11 @@ class ItemSet(BaseModel):
 
     item: str
     available: bool
-    known: bool = Field(description="Whether the model knows it; if not, this waits for one that does.")
+    known: bool = Field(description="Whether the model was trained with it.")
+    recommended: bool = Field(
+        description="Whether it can be recommended now: it is available, and the model knows it or items like it. "
+        "If the model does not, what was told waits for one that does."
+    )
 
 
 class ModelFacts(BaseModel):
@@ -195,16 +210,35 @@ class Ready(BaseModel):
 
 
 class ItemIn(Strict):
-    """Whether an item may be recommended."""
+    """What is told of an item; what is left out stays as it is."""
 
     item: Id
-    available: bool = True
+    available: bool | None = Field(
+        None,
+        description="Whether it may be recommended; default: as it is, and true where nothing else is said of it, or "
+        "nothing was before.",
+    )
+    name: Name | None = Field(None, description="What to show for it, in place of what the model's folder says.")
+    features: dict[Id, Cell] | None = Field(
+        None,
+        description="Columns of the table of items that the model was trained with, in place of all that were told "
+        "before; where the table has the item, its other columns stay. Several values of one cell as a list. An item "
+        "that the model does not know is placed beside those that share values with it: it can be recommended at once.",
+        max_length=50,
+    )
 
 
 class ItemsIn(Strict):
     """Items to change."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [{"item": "22423", "available": False}]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"items": [{"item": "22423", "available": False}]},
+                {"items": [{"item": "new-1", "name": "Red tea cup", "features": {"department": ["kitchen", "gifts"]}}]},
+            ]
+        }
+    )
     items: list[ItemIn] = Field(min_length=1, max_length=MOST_EVENTS)
 
 

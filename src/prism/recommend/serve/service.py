@@ -22,6 +22,8 @@ class Limits:
     """Requests a second of one key; 0: as many as come."""
     seconds: float = 5.0
     """Until a request is given up, and until its body must be there."""
+    future: int = 600
+    """Seconds by which an event's time may be ahead of this machine's clock."""
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 from prism.errors import InputError
 from prism.recommend.live.pool import SessionPool
 from prism.recommend.recommender import Recommender
-from prism.recommend.serve.labels import Labels
+from prism.recommend.serve.catalogue import Shelf
 from prism.recommend.serve.stores.base import NOBODY, Event, Kept, Snapshot, Store, Stored, User, Version
 
 # Events from which a history is encoded at once, not one by one.
@@ -23,10 +23,11 @@ class States:
 
     def __init__(self, recommender: Recommender, store: Store, capacity: int, snapshot_every: int):
         self.model, self.store, self.every = recommender, store, snapshot_every
-        self.labels = Labels(recommender)
+        self.shelf = Shelf(recommender)
         self.pool = SessionPool(recommender, capacity, evicted=self._evicted)
         self._versions: dict[User, Version] = {}
         self._due: set[User] = set()
+        self._unknown: dict[User, set[str]] = {}
         self.rebuilt = 0
         """States that were built from all events, for want of a snapshot."""
 
@@ -35,6 +36,7 @@ class States:
 
     def _evicted(self, user: Any) -> None:
         self._versions.pop(user, None)
+        self._unknown.pop(user, None)
         self._due.discard(user)
 
     def users(self) -> list[User]:
@@ -105,6 +107,17 @@ class States:
         known = [event for event, code in zip(events, codes.tolist(), strict=True) if code >= 0]
         self.pool.load(user, [event.item for event in known], [event.time for event in known])
 
+    def unknown(self, user: User) -> set[str]:
+        """The items that a user took and the model does not know: no state has them."""
+        if user not in self._unknown:
+            events = self.store.events([user], [0])[0]
+            codes = self.pool.codes([event.item for event in events]).tolist()
+            found = {event.item for event, code in zip(events, codes, strict=True) if code < 0}
+            if user not in self._versions:  # nothing would keep it up to date
+                return found
+            self._unknown[user] = found
+        return self._unknown[user]
+
     def apply(self, events: Sequence[Event], stored: Sequence[Stored]) -> list[bool]:
         """Takes in what the store has just taken; whether the model knows each item.
 
@@ -118,6 +131,8 @@ class States:
         chosen = [events[n] for n in fresh]
         self.pool.take([event.user for event in chosen], codes[fresh], [event.time for event in chosen])
         for n, event in zip(fresh, chosen, strict=True):
+            if codes[n] < 0 and event.user in self._unknown:
+                self._unknown[event.user].add(event.item)
             before, seq = self._versions.get(event.user, NOBODY), stored[n].seq
             self._reached(event.user, Version(seq, event.id))
             if before.seq // self.every != seq // self.every:

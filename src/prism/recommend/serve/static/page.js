@@ -108,8 +108,9 @@ async function reasons(item) {
   const found = await ask("GET", `because?user=${encodeURIComponent(user)}&item=${encodeURIComponent(item)}`);
   const made = element("div", { className: "reasons" });
   if (!found.length) {
-    say("No history yet: this is what most people start with.");
-    made.append("No history yet: this is what most people start with.");
+    const what = $("history").children.length ? "The model knows none of these products yet" : "No history yet";
+    say(`${what}: this is what most people start with.`);
+    made.append(`${what}: this is what most people start with.`);
     return made;
   }
   const telling = found.filter((one, n) => n === 0 || Math.abs(one.effect) >= 0.005);
@@ -184,7 +185,8 @@ async function search() {
   const found = await ask("GET", `items?limit=${limit}&search=${encodeURIComponent(wanted)}`);
   $("products").replaceChildren(...found.map((one) => {
     keep(one.item, one.name);
-    return entry(one.item, one.available ? one.item : `${one.item} · not available`);
+    const state = one.available ? one.known ? "" : one.recommended ? " · new" : " · new, and like nothing known" : " · not available";
+    return entry(one.item, one.item + state);
   }));
   const count = found.length === limit ? `The first ${limit}` + (wanted ? "" : ` of ${catalogue.toLocaleString()}`) : `${found.length} found`;
   $("found").textContent = found.length ? count : `No product has “${wanted}” in its name or id.`;

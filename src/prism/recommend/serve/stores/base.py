@@ -4,6 +4,7 @@ A store is used by one thread at a time. What a call has written is on the disk 
 with the disk or the server is a `StoreError`, and the caller then trusts nothing but what it reads again.
 """
 
+import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -59,6 +60,32 @@ class Version(NamedTuple):
 NOBODY = Version(0, "")
 
 
+class Item(NamedTuple):
+    """What a tenant says of an item; as a change, None leaves what is kept."""
+
+    id: str
+    available: bool | None = None
+    """Whether it may be recommended."""
+    name: str | None = None
+    features: tuple[tuple[str, str], ...] | None = None
+    """Columns of the items' table and what stands there."""
+
+    def changed(self, by: "Item") -> "Item":
+        """What is kept after a change."""
+        told = {name: value for name, value in by._asdict().items() if value is not None}
+        return self._replace(**told)
+
+    def features_text(self) -> str | None:
+        """For a column of text."""
+        return None if self.features is None else json.dumps(dict(self.features))
+
+    @classmethod
+    def read(cls, id_: str, available: int | bool, name: str | None, features: str | None) -> "Item":
+        """The inverse."""
+        found = None if features is None else tuple(json.loads(features).items())
+        return cls(id_, bool(available), name, found)
+
+
 class Snapshot(NamedTuple):
     """A state that holds the user's events up to `version`, none of them later than `time`."""
 
@@ -78,7 +105,7 @@ class Snapshot(NamedTuple):
 
 
 class Store(ABC):
-    """Events, snapshots of states, and which items may be recommended."""
+    """Events, snapshots of states, and what tenants say of items."""
 
     exclusive: bool
     """Whether nobody else writes to it while it is open; if not, states in memory may be behind it."""
@@ -108,12 +135,16 @@ class Store(ABC):
         """Removes everything of a user; how many events those were."""
 
     @abstractmethod
-    def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
-        """Whether items may be recommended."""
+    def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
+        """Changes what is kept of items, all different; one that is new is available unless it says otherwise."""
 
     @abstractmethod
-    def unavailable(self, tenant: str) -> list[str]:
-        """Items that may not be recommended now."""
+    def items(self, tenant: str) -> list[Item]:
+        """All that is kept, each with `available` set; in no order."""
+
+    def items_version(self, tenant: str) -> int:
+        """Grows whenever a tenant's items are changed; where nobody else writes, nobody needs to ask."""
+        return 0
 
     @abstractmethod
     def count(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from prism.recommend.serve.stores.base import NOBODY, Event, Kept, ServerStore, Snapshot, Stored, User, Version
+from prism.recommend.serve.stores.base import NOBODY, Event, Item, Kept, ServerStore, Snapshot, Stored, User, Version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS prism_events (
@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS prism_snapshots (
   time bigint NOT NULL, checksum bigint NOT NULL, state bytea NOT NULL, PRIMARY KEY (tenant, "user"));
 CREATE TABLE IF NOT EXISTS prism_items (
   tenant text NOT NULL, item text NOT NULL, available boolean NOT NULL, PRIMARY KEY (tenant, item));
+ALTER TABLE prism_items ADD COLUMN IF NOT EXISTS name text, ADD COLUMN IF NOT EXISTS features text;
 CREATE TABLE IF NOT EXISTS prism_about (name text PRIMARY KEY, value text NOT NULL);
 """
 USERS = 'unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given(tenant, "user", n)'
@@ -65,6 +66,15 @@ SAVE = """
 INSERT INTO prism_snapshots VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (tenant, "user") DO UPDATE SET
   model = excluded.model, seq = excluded.seq, id = excluded.id, time = excluded.time, checksum = excluded.checksum,
   state = excluded.state
+"""
+SET_ITEM = """
+INSERT INTO prism_items VALUES (%(tenant)s, %(id)s, COALESCE(%(available)s, true), %(name)s, %(features)s)
+ON CONFLICT (tenant, item) DO UPDATE SET available = COALESCE(%(available)s, prism_items.available),
+  name = COALESCE(%(name)s, prism_items.name), features = COALESCE(%(features)s, prism_items.features)
+"""
+COUNT_CHANGE = """
+INSERT INTO prism_about VALUES ('items of ' || %s, '1')
+ON CONFLICT (name) DO UPDATE SET value = (prism_about.value::bigint + 1)::text
 """
 SECONDS = 5
 
@@ -145,22 +155,26 @@ class PostgresStore(ServerStore):
 
         return self.attempt(work)  # type: ignore[no-any-return]
 
-    def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
+    def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
         """In one transaction."""
-        rows = sorted({item: (tenant, item, available) for item, available in items}.values())
-        query = """INSERT INTO prism_items VALUES (%s, %s, %s)
-            ON CONFLICT (tenant, item) DO UPDATE SET available = excluded.available"""
+        rows = [one._asdict() | {"tenant": tenant, "features": one.features_text()} for one in changes]
 
         def work() -> None:
             with self._db.transaction(), self._db.cursor() as cursor:
-                cursor.executemany(query, rows)
+                cursor.execute(COUNT_CHANGE, [tenant])  # first: two services that change a tenant's items take turns
+                cursor.executemany(SET_ITEM, rows)
 
         self.attempt(work)
 
-    def unavailable(self, tenant: str) -> list[str]:
-        """In no order."""
-        rows = self._rows("SELECT item FROM prism_items WHERE tenant = %s AND NOT available", [tenant])
-        return [item for (item,) in rows]
+    def items(self, tenant: str) -> list[Item]:
+        """One statement."""
+        rows = self._rows("SELECT item, available, name, features FROM prism_items WHERE tenant = %s", [tenant])
+        return [Item.read(*row) for row in rows]
+
+    def items_version(self, tenant: str) -> int:
+        """How often they were changed."""
+        rows = self._rows("SELECT value FROM prism_about WHERE name = 'items of ' || %s", [tenant])
+        return int(rows[0][0]) if rows else 0
 
     def count(self) -> int:
         """Walks the table."""

@@ -5,7 +5,9 @@
 | prism:events:TENANT:USER | list; entry n is the JSON of [id, item, time] of the user's event n + 1 |
 | prism:ids:TENANT | hash: event id → number among its user's events |
 | prism:state:TENANT:USER | hash: the snapshot |
-| prism:items:TENANT | hash: item → 0 or 1 |
+| prism:items:TENANT | hash: item → 0 or 1, whether it may be recommended |
+| prism:names:TENANT, prism:features:TENANT | hash: item → its name; JSON of its features |
+| prism:changes:TENANT | how often these were changed |
 
 An answer comes after the flush if the server has `appendonly yes` and `appendfsync always`; another one is refused,
 unless the address says `?relaxed=1`. Lengths of tenants' names stand before them in keys: no two users share a key.
@@ -21,6 +23,7 @@ from prism.errors import InputError
 from prism.recommend.serve.stores.base import (
     NOBODY,
     Event,
+    Item,
     Kept,
     ServerStore,
     Snapshot,
@@ -133,15 +136,29 @@ class RedisStore(ServerStore):
         keys = [_key("events", user), _key("ids", user.tenant), _key("state", user)]
         return int(self.attempt(lambda: self._forget(keys=keys)))
 
-    def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
-        """In one hash."""
-        given = {item: int(available) for item, available in items}
-        self.attempt(lambda: self._db.hset(_key("items", tenant), mapping=given))
+    def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
+        """All or none."""
+        pipe = self._db.pipeline(transaction=True)
+        for one in changes:
+            pipe.hsetnx(_key("items", tenant), one.id, 1)
+            given = (("items", one.available), ("names", one.name), ("features", one.features_text()))
+            for kind, value in given:
+                if value is not None:
+                    pipe.hset(_key(kind, tenant), one.id, int(value) if kind == "items" else value)  # type: ignore
+        pipe.incr(_key("changes", tenant))
+        self.attempt(pipe.execute)
 
-    def unavailable(self, tenant: str) -> list[str]:
-        """In no order."""
-        found: dict[bytes, bytes] = self.attempt(lambda: self._db.hgetall(_key("items", tenant)))
-        return [item.decode() for item, available in found.items() if available == b"0"]
+    def items(self, tenant: str) -> list[Item]:
+        """Three hashes of one moment."""
+        pipe = self._db.pipeline(transaction=True)
+        for kind in ("items", "names", "features"):
+            pipe.hgetall(_key(kind, tenant))
+        found = [{key.decode(): value.decode() for key, value in part.items()} for part in self.attempt(pipe.execute)]
+        return [Item.read(id_, int(on), found[1].get(id_), found[2].get(id_)) for id_, on in found[0].items()]
+
+    def items_version(self, tenant: str) -> int:
+        """How often they were changed."""
+        return int(self.attempt(lambda: self._db.get(_key("changes", tenant))) or 0)
 
     def count(self) -> int:
         """Walks the keys: for tests and curiosity."""

@@ -15,6 +15,7 @@ from prism.errors import InputError
 from prism.recommend.serve.stores.base import (
     NOBODY,
     Event,
+    Item,
     Kept,
     Snapshot,
     Store,
@@ -34,12 +35,25 @@ CREATE TABLE IF NOT EXISTS snapshots (
   tenant TEXT NOT NULL, user TEXT NOT NULL, model TEXT NOT NULL, seq INTEGER NOT NULL, id TEXT NOT NULL,
   time INTEGER NOT NULL, checksum INTEGER NOT NULL, state BLOB NOT NULL, PRIMARY KEY (tenant, user)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS items (
-  tenant TEXT NOT NULL, item TEXT NOT NULL, available INTEGER NOT NULL, PRIMARY KEY (tenant, item)) WITHOUT ROWID;
+  tenant TEXT NOT NULL, item TEXT NOT NULL, available INTEGER NOT NULL, name TEXT, features TEXT,
+  PRIMARY KEY (tenant, item)) WITHOUT ROWID;
 """
-VERSION = "1"
+VERSION = "2"
+# from version 1, in which items had neither
+UPGRADE = """
+BEGIN IMMEDIATE;
+ALTER TABLE items ADD COLUMN name TEXT;
+ALTER TABLE items ADD COLUMN features TEXT;
+UPDATE about SET value = '2' WHERE name = 'version';
+COMMIT;
+"""
 APPEND = """
 INSERT INTO events SELECT ?1, ?2, COALESCE((SELECT MAX(seq) FROM events WHERE tenant = ?1 AND user = ?2), 0) + 1,
   ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM events WHERE tenant = ?1 AND id = ?3) RETURNING seq
+"""
+SET_ITEM = """
+INSERT INTO items VALUES (?1, ?2, COALESCE(?3, 1), ?4, ?5) ON CONFLICT (tenant, item) DO UPDATE SET
+  available = COALESCE(?3, available), name = COALESCE(?4, name), features = COALESCE(?5, features)
 """
 
 
@@ -68,7 +82,10 @@ class SqliteStore(Store):
             db.executescript(SCHEMA)
             db.execute("INSERT OR IGNORE INTO about VALUES ('version', ?)", (VERSION,))
             db.execute("DROP TABLE IF EXISTS states")  # snapshots as they were before they told their last event
-            version = db.execute("SELECT value FROM about WHERE name = 'version'").fetchone()[0]
+            found_version = "SELECT value FROM about WHERE name = 'version'"
+            if db.execute(found_version).fetchone()[0] == "1":
+                db.executescript(UPGRADE)
+            version = db.execute(found_version).fetchone()[0]
         except (sqlite3.Error, OSError) as error:
             if db is not None:
                 db.close()
@@ -153,15 +170,16 @@ class SqliteStore(Store):
             self._db.execute("DELETE FROM snapshots WHERE tenant = ? AND user = ?", user)
             return self._db.execute("DELETE FROM events WHERE tenant = ? AND user = ?", user).rowcount
 
-    def set_items(self, tenant: str, items: Iterable[tuple[str, bool]]) -> None:
+    def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
         """In one transaction."""
-        rows = [(tenant, item, available) for item, available in items]
+        rows = [(tenant, one.id, one.available, one.name, one.features_text()) for one in changes]
         with self._transaction():
-            self._db.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", rows)
+            self._db.executemany(SET_ITEM, rows)
 
-    def unavailable(self, tenant: str) -> list[str]:
-        """In no order."""
-        return [item for (item,) in self._read("SELECT item FROM items WHERE tenant = ? AND NOT available", (tenant,))]
+    def items(self, tenant: str) -> list[Item]:
+        """By the primary key."""
+        rows = self._read("SELECT item, available, name, features FROM items WHERE tenant = ?", (tenant,))
+        return [Item.read(*row) for row in rows]
 
     def count(self) -> int:
         """Walks an index."""
