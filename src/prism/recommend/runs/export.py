@@ -9,7 +9,7 @@ import shutil
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,9 +24,7 @@ from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.experts import experts_from
 from prism.recommend.runs import storage
 from prism.recommend.runs.storage import ABOUT
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Made, Trained
 
 FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 3, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
@@ -37,7 +35,7 @@ def is_model(folder: Path) -> bool:
     return (folder / ABOUT).is_file()
 
 
-def export(recommender: "Recommender", folder: Path) -> dict[str, Any]:
+def export(recommender: Trained, folder: Path) -> dict[str, Any]:
     """Writes the folder, whole or not at all, and gives what its `model.json` says."""
     if folder.exists():
         raise InputError(f"{folder} exists: give a new folder for the model, so that none is lost")
@@ -57,7 +55,7 @@ def export(recommender: "Recommender", folder: Path) -> dict[str, Any]:
     return about
 
 
-def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
+def _write(recommender: Trained, part: Path) -> dict[str, Any]:
     from safetensors.numpy import save_file as save_arrays
     from safetensors.torch import save_file
 
@@ -123,7 +121,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
+def load_model(cls: type[Made], folder: Path) -> Made:
     """The recommender that a folder holds; it knows items and no user."""
     from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file
