@@ -16,7 +16,8 @@ from support.service import expected, items, models, send, service
 
 from prism.errors import InputError
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.stores.base import NOBODY, Event, Kept, Snapshot, Store, Stored, User, Version, open_store
+from prism.recommend.serve.stores.address import open_store
+from prism.recommend.serve.stores.base import NOBODY, Event, Kept, Snapshot, Store, Stored, User, Version
 
 A, B = User("a", "u"), User("b", "u")
 

@@ -16,7 +16,8 @@ from prism.config import at_least
 from prism.errors import InputError
 from prism.recommend.answer.choose import permitted
 from prism.recommend.recommender import Recommender
-from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Found, Outcome, Question, deliver
+from prism.recommend.serve.labels import Found
+from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Outcome, Question, deliver
 from prism.recommend.serve.states import States
 from prism.recommend.serve.stores.base import Kept, Store, StoreError, User
 

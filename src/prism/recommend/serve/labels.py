@@ -2,11 +2,18 @@
 
 import json
 from math import inf
+from typing import NamedTuple
 
 from prism.recommend.recommender import Recommender
-from prism.recommend.serve.requests import Found
 
 text = json.encoder.encode_basestring_ascii
+
+
+class Found(NamedTuple):
+    """Recommendations of one question, best first; as numbers, because most are written out as JSON at once."""
+
+    scores: list[float]
+    codes: list[int]
 
 
 class Labels:

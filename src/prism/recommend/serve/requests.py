@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from prism.recommend.serve.labels import Found, Labels
 from prism.recommend.serve.stores.base import Event, Stored, User
-
-if TYPE_CHECKING:
-    from prism.recommend.serve.labels import Labels
 
 # Events, and questions, of one request.
 MOST_EVENTS = 1000
@@ -31,13 +29,6 @@ class Question(NamedTuple):
     at: int | None = None
 
 
-class Found(NamedTuple):
-    """Recommendations of one question, best first; as numbers, because most are written out as JSON at once."""
-
-    scores: list[float]
-    codes: list[int]
-
-
 class Answer(NamedTuple):
     """What became of the events, and the recommendations of each question."""
 
@@ -45,7 +36,7 @@ class Answer(NamedTuple):
     known: list[bool]
     """Whether the model knows each event's item."""
     found: list[Found]
-    labels: "Labels"
+    labels: Labels
     """Of the model whose codes those are: it may have been changed since."""
 
 
