@@ -68,10 +68,10 @@ def state_sizes(spelling: str, lengths: tuple[int, ...] = LENGTHS, seeds: int = 
 class Recall(Place):
     """MQAR, where a run that diverges has the accuracy of no answer."""
 
-    def run(self, threads: int | None = None) -> Point:
-        """Trains; on `threads` of torch where given."""
+    def run(self) -> Point:
+        """Trains."""
         try:
-            return super().run(threads)
+            return super().run()
         except DivergedError:
             return Point(accuracy=0.0, state=0, parameters=0, seconds=0.0)
 

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import count
 from prism.display.tables import show
 from prism.display.text import plain_lines
 from prism.errors import InputError
-from prism.machine import pick_device
+from prism.machine import pick_device, use_threads
 from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.choose import Filter, Recommendation
 from prism.recommend.commands.program import program
@@ -253,7 +252,6 @@ def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]
 
 def _where(device: str | None, threads: int | None) -> str:
     """Sets the threads and says where the model runs."""
-    if threads is not None:
-        torch.set_num_threads(count("threads", threads))
+    use_threads(threads)
     place = pick_device(device)
     return f"on {place}" + (f", {torch.get_num_threads()} thread(s)" if place.type == "cpu" else "")
