@@ -172,6 +172,21 @@ def test_wrong_names_and_wrong_folders_get_one_line(tmp_path: Path) -> None:
             load(name, folder=folder)
 
 
+def test_damaged_atomic_files_get_one_line(tmp_path: Path) -> None:
+    events, items = tmp_path / "x.inter", tmp_path / "x.item"
+    for content, file in [
+        ("user_id:token\titem_id:token\ttimestamp:float\n1\t2\t3\t4\n", events),
+        ("", events),
+        ("item_id:token\ttitle:token\n7\tTwo\tmore\n", items),
+        ("", items),
+    ]:
+        events.write_text("user_id:token\titem_id:token\ttimestamp:float\n1\t7\t3\n1\t8\t4\n2\t7\t5\n")
+        file.write_text(content)
+        for source in (tmp_path, events):
+            with pytest.raises(InputError, match=f"{file.name} of .* is no atomic file: [^\n]*$"):
+                load(source)
+
+
 def test_other_json_fields_and_other_csv_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "review.json").write_text('{"who": 1}\n')
     with pytest.raises(InputError, match=r"review\.json of .* has no user: its fields are who"):

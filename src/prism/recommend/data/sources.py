@@ -37,6 +37,8 @@ def files_of(source: str | Path | Iterable[str | Path]) -> list[Path]:
         if not found:
             raise InputError("source is an empty list: give at least one file")
         return found
+    if source == "":
+        raise InputError("source is empty: name a file, a folder or a pattern")  # Path("") is the folder we are in
     path = Path(source).expanduser()
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if _is_table(file))
