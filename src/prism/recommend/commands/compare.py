@@ -13,7 +13,7 @@ from prism.errors import InputError
 from prism.files import write_whole
 from prism.machine import pick_device
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import statistics_table
+from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import Split, split
 from prism.recommend.defaults import facts_of
@@ -89,7 +89,7 @@ def compare(
     pick_device(device)  # and one that is not there
     if not configs:
         raise InputError("mixers is empty: give at least one name of `prism list`")
-    log = reading.load(data)
+    log = load(data, reading)
     divided = split(log, config.protocol)
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     config, chosen = config.resolve(facts_of(divided))

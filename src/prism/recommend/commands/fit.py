@@ -15,7 +15,7 @@ from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.choose import Filter, Recommendation
 from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import statistics_table
+from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.prepared.manifest import Prepared, is_prepared
 from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import split
@@ -60,7 +60,7 @@ def fit(
         return
     if shard_items:
         raise InputError(f"shard_items is for a prepared log: `prism prepare {data} --out DATA` makes one")
-    log = reading.load(data)
+    log = load(data, reading)
     divided = split(log, config.protocol)
     if is_first_process():
         print(plain_lines("\n".join([statistics_table(log), *log.notes, divided.describe(), where])), flush=True)

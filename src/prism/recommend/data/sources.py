@@ -131,7 +131,9 @@ def _series(column: Any, name: str) -> pl.Series:
     if getattr(column.dtype, "tz", None) is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if getattr(column.dtype, "kind", "O") in "iufM" and not column.hasnans:
-        return pl.Series(name, column.to_numpy())
+        values = column.to_numpy()
+        # polars before 2 knows no whole seconds
+        return pl.Series(name, values.astype("M8[ms]") if values.dtype == "M8[s]" else values)
     missing, values = column.isna().to_numpy(), column.to_numpy(dtype=object, copy=True)
     values[missing] = None
     try:
