@@ -114,7 +114,8 @@ def evaluate(
         found |= recommender.evaluate_baselines(valid=valid)
         print("".join(f"{line}\n" for line in usable(recommender.split.train)[1]), end="")
     show_evaluations(f"{run}, {'validation' if valid else 'test'}", found)
-    ahead = max(found, key=lambda name: found[name]["ndcg@10"])
+    metric = f"ndcg@{recommender.config.ranks[0]}"
+    ahead = max(found, key=lambda name: found[name][metric])
     if ahead != recommender.config.mixer:
         print(_instead(run, ahead, valid))
 
