@@ -25,6 +25,7 @@ from prism.recommend.model.experts import experts_from
 from prism.recommend.runs import storage
 from prism.recommend.runs.storage import ABOUT
 from prism.recommend.trained import Made, Trained
+from prism.train.settings import read_settings
 
 FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 3, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
@@ -98,10 +99,7 @@ def _write(recommender: Trained, part: Path) -> dict[str, Any]:
 def read_about(folder: Path) -> dict[str, Any]:
     """What `model.json` says, once every file's checksum is right."""
     path = folder / ABOUT
-    try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    about = read_settings(path, "export the run again")
     if about.get("format") != FORMAT:
         raise InputError(f"{path} is not of a model that `prism export` wrote: its format is {about.get('format')!r}")
     if about.get("version") != VERSION:
@@ -109,6 +107,11 @@ def read_about(folder: Path) -> dict[str, Any]:
             f"{folder} has version {about.get('version')!r} of the format and this prism reads version {VERSION}: "
             "export the run again with this prism"
         )
+    lacking = [
+        name for name in ("config", "excludes_seen", "items", "made_from", "checksums", "id") if name not in about
+    ]
+    if lacking:
+        raise InputError(f"{path} is damaged, it has no {lacking[0]!r}: export the run again")
     for name, wanted in about["checksums"].items():
         try:
             found = checksum(folder / name)
