@@ -55,8 +55,8 @@ class FitConfig(Checked):
     start: Start | None = None
     """What the item table starts from: random numbers, or which items stand near each other in the training log."""
     experts: tuple[str, ...] | None = None
-    """Simple experts whose scores are added to the model's, out of repeat, next, follow, near, visit, popular, lately;
-    with no name after it: none."""
+    """Simple experts whose scores are added to the model's, out of repeat, next, pair, follow, together, visit,
+    popular, lately; with no name after it: none."""
     rehearsal: bool | None = None
     """Where lr and focus are open: try a bolder pair before training, and take it if it is ahead on validation."""
     minutes: Positive = 10.0

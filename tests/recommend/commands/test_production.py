@@ -125,7 +125,7 @@ def without_checksums(folder: Path) -> None:
     [
         (damage("model.safetensors"), "is damaged: its checksum is not that of model.json"),
         (damage("items.parquet"), "is damaged"),
-        (another_version, "has version 99 of the format and this prism reads version 3"),
+        (another_version, "has version 99 of the format and this prism reads version 4"),
         (lambda folder: (folder / "model.safetensors").unlink(), "cannot be read: No such file"),
         (lambda folder: (folder / "model.json").write_text("[]"), "model.json is not a JSON object but list: export"),
         (lambda folder: (folder / "model.json").write_text("{"), "model.json cannot be read"),
@@ -374,7 +374,7 @@ def test_nothing_else_works_in_a_folder_while_an_update_trains_there(
 
 
 def test_with_the_experts_similar_items_are_those_taken_near_one_for_how_popular_both_are() -> None:
-    config = replace(tiny.CONFIG, experts=("near",))
+    config = replace(tiny.CONFIG, experts=("visit",))
     made = Recommender._untrained(split(tiny.log(), config.protocol), config)
     made.fit_experts()
     train, counts = made.split.train, np.zeros((made.model.items, made.model.items))

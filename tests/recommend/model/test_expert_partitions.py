@@ -10,9 +10,10 @@ from prism.recommend.data.splits import Split
 from prism.recommend.data.splits import split as divide
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.model.experts import fit_experts, partitions, tables
+from prism.recommend.model.experts.rows import named_arrays
 from prism.recommend.model.experts.tables import ExpertTables
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
-from prism.recommend.runs.expert_files import KINDS, keep_tables, read_tables
+from prism.recommend.runs.expert_files import KINDS, TOGETHER, keep_tables, read_tables
 
 PARTS = 7
 
@@ -39,9 +40,11 @@ def whole(prepared: Prepared) -> tuple[Split, np.ndarray]:
 
 
 def same(mine: ExpertTables, theirs: ExpertTables) -> None:
-    for kind in KINDS:
+    for kind in (*KINDS, TOGETHER):
         for name, a, b in zip(tables.Rows._fields, getattr(mine, kind), getattr(theirs, kind), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=f"{kind}.{name}")
+    for mine_, theirs_ in zip(named_arrays(mine.pair), named_arrays(theirs.pair), strict=True):
+        np.testing.assert_allclose(mine_[1], theirs_[1], rtol=1e-6, err_msg=mine_[0])
     for name in ("period_starts", "ages", "floors", "bank"):
         np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=1e-6, atol=1e-6, err_msg=name)
 
@@ -66,7 +69,7 @@ def test_they_are_those_of_the_plain_log_item_by_item(prepared: Prepared) -> Non
     theirs = fit_experts(plain, novel=False, timed=True, repeats=np.zeros(1)).tables
     code = {item: n for n, item in enumerate(plain.item_ids.tolist())}
     order = np.array([code[item] for item in prepared.item_ids[: prepared.manifest.candidates].tolist()])
-    for kind in KINDS:
+    for kind in (*KINDS, TOGETHER):
         dense = []
         for rows in (getattr(found, kind), getattr(theirs, kind)):
             made = np.zeros((len(order), len(order)))

@@ -10,23 +10,25 @@ from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.data.synthetic import markov_log, synthetic_log
-from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, tables
-from prism.recommend.model.experts.kernels import KINDS, REPEAT_FLOOR
+from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, regression, tables
+from prism.recommend.model.experts.entries import KINDS, REPEAT_FLOOR, TOGETHER_READ
+from prism.recommend.model.experts.regression import LATEST, RIDGE
 from prism.recommend.model.experts.tables import (
     BEFORE,
     CLOSENESS,
     FOLLOW_DOUBT,
     FOLLOW_FLOOR,
     FOLLOW_ITEMS,
+    KEPT,
     LEAST_ACCIDENTS,
     NEAR_DOUBT,
     NEAR_FLOOR,
-    NEAR_POWER,
     NEXT_DOUBT,
     NEXT_ITEMS,
     REACH,
     WINDOW,
     co_occurrences,
+    company,
     followers,
     no_accident,
     popularity,
@@ -178,7 +180,7 @@ def test_features_are_those_of_a_plain_loop() -> None:
     asked = queries(of)
     experts = fit_experts(of, timed=True, novel=False)
     (follows, accidents), near, around, n = transitions(of), co_occurrences(of), followers(of), of.n_items
-    own, repeat, after, beside, visit, follow, popular, lately, unprompted = (
+    own, repeat, after, _, visit, follow, _, popular, lately, unprompted = (
         one_kind(experts, of, asked, kind) for kind in KINDS
     )
     assert accidents.sum() > LEAST_ACCIDENTS
@@ -193,7 +195,6 @@ def test_features_are_those_of_a_plain_loop() -> None:
         np.testing.assert_allclose(shares.sum(), 1.0, rtol=1e-3)
         for rows, counts_as, doubt, floor, found in (
             (follows, lambda age: 1.0, NEXT_DOUBT, accidents, after),
-            (near, lambda age: (1 + age) ** -NEAR_POWER, NEAR_DOUBT, NEAR_FLOOR / n, beside),
             (near, lambda age: 1.0, NEAR_DOUBT, NEAR_FLOOR / n, visit),
             (around, lambda age: 0.5 ** (age / 2), FOLLOW_DOUBT, FOLLOW_FLOOR * counts / counts.sum(), follow),
         ):
@@ -209,6 +210,78 @@ def test_features_are_those_of_a_plain_loop() -> None:
                 p[rows.columns[part]] += weight * rows.totals[item] / (rows.totals[item] + doubt) * rows.shares[part]
             np.testing.assert_allclose(found[q], np.log1p(p / total / floor), rtol=1e-4, atol=1e-6)
     assert lately.std() > 0
+
+
+@pytest.mark.parametrize(("pair_events", "most"), [(1 << 23, KEPT), (150, KEPT), (1 << 23, 2)])
+def test_two_items_in_turn_say_what_came_directly_after_them(
+    pair_events: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PAIR_EVENTS", pair_events)
+    monkeypatch.setattr(tables, "KEPT", most)
+    of = log()
+    least = -(-of.n_events // pair_events)
+    assert least == (1 if pair_events > of.n_events else 3)
+    after: dict[tuple[int, int], Counter[int]] = {}
+    for user in range(of.n_users):
+        history = of.history(user).tolist()
+        for a, b, c in zip(history, history[1:], history[2:], strict=False):
+            after.setdefault((a, b), Counter())[c] += 1
+    accidents = transitions(of)[1]
+    experts, asked = fit_experts(of, timed=True, novel=False), queries(of)
+    found, contexts, heard = one_kind(experts, of, asked, "pair"), experts.contexts(of, asked), 0
+    for q, (user, position) in enumerate(zip(asked.users, asked.positions, strict=True)):
+        came = after.get(tuple(of.items[max(of.offsets[user], position - 2) : position].tolist()), Counter())
+        total = came.total()
+        often = sorted((-count, item) for item, count in came.items() if count >= least and total >= 2)
+        kept = {item: (-less - 0.75) / total for less, item in often[:most]}
+        wanted = np.zeros(of.n_items)
+        for item, share in kept.items():
+            wanted[item] = np.log1p(share / accidents[item])
+        np.testing.assert_allclose(found[q], wanted, rtol=1e-4, atol=1e-6)
+        known = [np.log1p(total) / 4, max(kept.values())] if kept else [0, 0]
+        np.testing.assert_allclose(contexts[q, 13:15], known, rtol=1e-5)
+        heard += bool(kept)
+    assert 10 < heard < len(asked)
+
+
+@pytest.mark.parametrize("of", [log(), synthetic_log(40, 300, 4000)], ids=["short rows", "rows read in part"])
+def test_what_belongs_together_is_regressed_on_all_items_of_the_user(of: Log) -> None:
+    taken = np.zeros((of.n_users, of.n_items))
+    for user in range(of.n_users):
+        taken[user, list(dict.fromkeys(of.history(user)[::-1].tolist()))[:LATEST]] = 1
+    counts = of.item_counts() + 1
+    popular, said = counts / counts.sum(), np.zeros((of.n_items, of.n_items))
+    for j in range(of.n_items):  # one ridge regression for each item, on all others
+        others = np.delete(taken, j, 1)
+        weights = np.linalg.solve(others.T @ others + RIDGE * np.eye(of.n_items - 1), others.T @ taken[:, j])
+        said[np.arange(of.n_items) != j, j] = weights
+    said = np.maximum(said, 0)
+    asked = queries(of)
+    found = one_kind(fit_experts(of, timed=True, novel=False), of, asked, "together")
+    whole = True
+    for q in range(0, len(asked), 7):
+        items = np.unique(of.items[of.offsets[asked.users[q]] : asked.positions[q]])
+        rows = said[items]
+        read = min(TOGETHER_READ // len(items), KEPT)
+        whole &= read >= of.n_items
+        heard = np.where(rows >= np.sort(rows, 1)[:, [-min(read, of.n_items)]], rows, 0).sum(0)
+        lift = heard / heard.sum() / popular
+        sure = np.abs(lift - 1) > 1e-3
+        wanted = np.where(lift > 1, np.log(np.maximum(lift, 1)), 0)
+        np.testing.assert_allclose(found[q][sure], wanted[sure], rtol=1e-3, atol=1e-3)
+    assert found.any()
+    assert whole == (of.n_items < KEPT)
+
+
+def test_a_catalogue_larger_than_is_regressed_has_rows_of_the_most_taken_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = log()
+    monkeypatch.setattr(regression, "MOST_ITEMS", 6)
+    most = np.argsort(-of.item_counts(), kind="stable")[:6]
+    rows = company(of)
+    assert set(np.flatnonzero(np.diff(rows.starts)).tolist()) <= set(most.tolist())
+    assert set(rows.columns.tolist()) <= set(most.tolist())
+    alone = company(of.where(np.isin(of.items, most)))
+    np.testing.assert_allclose(rows.shares, alone.shares, rtol=1e-5)
 
 
 @pytest.mark.parametrize("novel", [False, True])

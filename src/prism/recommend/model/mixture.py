@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.recommend.model.experts.kernels import CONTEXT, KINDS, WEIGHTS
+from prism.recommend.model.experts.entries import KINDS
+from prism.recommend.model.experts.habits import WEIGHTS
+from prism.recommend.model.experts.kernels import CONTEXT
 
 HIDDEN = 32
 # Where only items are asked for that are new to the user, a taken one is out of the question.

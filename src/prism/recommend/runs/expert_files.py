@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,24 @@ from prism.errors import InputError
 from prism.files import checksum, write_whole, writing
 from prism.recommend.data.log import Log
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.model.experts import partitions, tables
-from prism.recommend.model.experts.partitions import Lately, Spills, Surveyed, counted_rows, fold_counts
+from prism.recommend.model.experts import partitions, regression, rows, tables
+from prism.recommend.model.experts.partitions import Lately, Spills, Surveyed, counted_pairs, counted_rows, fold_counts
+from prism.recommend.model.experts.regression import Company, most_taken
+from prism.recommend.model.experts.rows import Pairs, Rows, table_from
 from prism.recommend.model.experts.tables import (
     FOLDS,
     ExpertTables,
-    Rows,
     assembled,
+    company_rows,
     log_lift,
     shares_of,
     without_accidents,
 )
 from prism.recommend.model.experts.training import Folds
 
-FOLDER, ABOUT, VERSION = "experts", "about.json", 2
+FOLDER, ABOUT, VERSION = "experts", "about.json", 3
 KINDS = ExpertTables._fields[:3]
+TOGETHER, PAIR = "together", "pair"
 
 
 def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: None) -> None:
@@ -57,8 +62,9 @@ def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
     counts, lately, starts, unprompted = (arrays[n] for n in ("counts", "lately", "period_starts", "unprompted"))
 
     def table(g: int, lately: NDArray[np.float32]) -> ExpertTables:
-        rows = {kind: Rows(*(arrays[_name(kind, g, part)] for part in Rows._fields)) for kind in KINDS}
-        return assembled(rows, starts, lately, shares_of(counts[g]), unprompted[g])
+        of_items = {kind: table_from(Rows, arrays, _name(kind, g)) for kind in (*KINDS, TOGETHER)}
+        of_pairs = table_from(Pairs, arrays, _name(PAIR, g))
+        return assembled(of_items, of_pairs, starts, lately, shares_of(counts[g]), unprompted[g])
 
     whole = table(0, lately)
     return whole, Folds.joined(whole, [table(g, lately[:0]) for g in range(1, 1 + FOLDS)])  # no periods of their own
@@ -74,9 +80,11 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
     found = Surveyed.of(logs, items)
     say(f"{prepared.folder}: items and times are counted")
     lately, spills = Lately(found), Spills(part, found.counts.sum(0))
+    folds = [Company(most_taken(found.counts.sum(0)), items) for _ in range(FOLDS)]
     for fold, log in logs():
         lately.add(log)
         spills.add(fold, log)
+        folds[fold].add(log)
     say(f"{prepared.folder}: neighbours are written, in {len(spills)} parts")
     counts = fold_counts(found.counts)
     _write(part, "counts", counts)
@@ -85,8 +93,13 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
     shapes = {"counts": counts.shape, "unprompted": counts.shape, "lately": (len(lately.starts), items)}
     for first, end, records in spills.read():
         for kind in KINDS:
-            for g, rows in enumerate(counted_rows(kind, first, end, records, items)):
-                _append(part, kind, g, rows, first)
+            for g, counted in enumerate(counted_rows(kind, first, end, records, items)):
+                _append(part, _name(kind, g), counted, first)
+        for g, pairs in enumerate(counted_pairs(first, end, records, counts.sum(1), items)):
+            _append_pairs(part, _name(PAIR, g), pairs, first)
+    everyone = reduce(np.add, (one.gram for one in folds))
+    for g, gram in enumerate(chain([everyone], (everyone - one.gram for one in folds))):
+        _append(part, _name(TOGETHER, g), company_rows(folds[0], gram), 0)
     say(f"{prepared.folder}: neighbours are counted")
     for g in range(1 + FOLDS):
         _drop_accidents(part, g, shares_of(counts[g]))
@@ -104,22 +117,34 @@ def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:
 
 def _drop_accidents(part: Path, g: int, popular: NDArray[np.float64]) -> None:
     """What came next by accident is known when all rows are there: it is taken from them, and kept beside them."""
-    paths = [part / _name("next", g, name) for name in Rows._fields]
-    counted = Rows(*(np.fromfile(path, dtype=_dtype(path.name)) for path in paths))
+    table = _name("next", g)
+    counted = Rows(*(np.fromfile(part / (table + name), dtype=_dtype(name)) for name in Rows._fields))
     found, unprompted = without_accidents(counted, popular)
     _write(part, "unprompted", unprompted)
     for name in ("shares", "tops"):
-        (part / _name("next", g, name)).unlink()
-        _write(part, _name("next", g, name), getattr(found, name))
+        (part / (table + name)).unlink()
+        _write(part, table + name, getattr(found, name))
 
 
-def _append(part: Path, kind: str, g: int, rows: Rows, first: int) -> None:
+def _append(part: Path, name: str, rows: Rows, first: int) -> None:
     """Rows of a range of items, after those of the ranges before it."""
-    before = part / _name(kind, g, "columns")
-    base = before.stat().st_size // 4 if before.exists() else 0
-    starts = rows.starts + base
-    for name, values in rows._replace(starts=starts if first == 0 else starts[1:])._asdict().items():
-        _write(part, _name(kind, g, name), values)
+    starts = rows.starts + _written(part, f"{name}columns")
+    for field, values in rows._replace(starts=starts if first == 0 else starts[1:])._asdict().items():
+        _write(part, name + field, values)
+
+
+def _append_pairs(part: Path, name: str, pairs: Pairs, first: int) -> None:
+    """Pairs that end in a range of items, after those of the ranges before it."""
+    starts = pairs.starts + _written(part, f"{name}first")
+    _write(part, f"{name}starts", starts if first == 0 else starts[1:])
+    _write(part, f"{name}first", pairs.first)
+    _append(part, f"{name}rows.", pairs.rows, first)
+
+
+def _written(part: Path, name: str) -> int:
+    """Numbers of four bytes that stand in a file."""
+    path = part / name
+    return path.stat().st_size // 4 if path.exists() else 0
 
 
 def _write(part: Path, name: str, values: NDArray[Any]) -> None:
@@ -127,12 +152,13 @@ def _write(part: Path, name: str, values: NDArray[Any]) -> None:
         np.ascontiguousarray(values, dtype=_dtype(name)).tofile(file)
 
 
-def _name(kind: str, g: int, part: str) -> str:
-    return f"{kind}-{g}.{part}"
+def _name(kind: str, g: int) -> str:
+    """What the names of a table's files begin with."""
+    return f"{kind}-{g}."
 
 
 def _dtype(name: str) -> str:
-    kinds = {"starts": "<i8", "columns": "<i4", "shares": "<f4", "totals": "<f4", "tops": "<f4"}
+    kinds = {"starts": "<i8", "first": "<i4", "columns": "<i4", "shares": "<f4", "totals": "<f4", "tops": "<f4"}
     kinds |= {"counts": "<i8", "period_starts": "<i8", "lately": "<f4", "unprompted": "<f8"}
     return kinds[name.rpartition(".")[2]]
 
@@ -162,4 +188,6 @@ def _made_from(prepared: Prepared) -> dict[str, Any]:
         "GIVEN_LATELY", "GIVEN_ACCIDENTS",
     )  # fmt: skip
     numbers = {name.lower(): getattr(tables, name) for name in names}
+    numbers |= {name.lower(): getattr(regression, name) for name in ("MOST_ITEMS", "LATEST", "RIDGE")}
+    numbers |= {name.lower(): getattr(rows, name) for name in ("DISCOUNT", "FEWEST", "PAIR_EVENTS")}
     return {"log": prepared.digest, "folds": FOLDS, "times": partitions.TIMES, **numbers}

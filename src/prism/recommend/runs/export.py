@@ -27,7 +27,7 @@ from prism.recommend.runs.storage import ABOUT
 from prism.recommend.trained import Made, Trained
 from prism.train.settings import read_settings
 
-FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 3, "model.safetensors", "values.safetensors"
+FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 4, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
 
 

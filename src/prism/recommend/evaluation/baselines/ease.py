@@ -1,7 +1,4 @@
-"""EASE (Steck, 2019): scores = x B, the ridge regression of items on one another none on itself, in closed form.
-
-With G = Xᵀ X over users and P = (G + λ I)⁻¹: B_ij = −P_ij / P_jj, and 0 on the diagonal.
-"""
+"""EASE (Steck, 2019): scores = x B, the ridge regression of items on one another, none on itself, in closed form."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +15,7 @@ from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scores import Scores
+from prism.recommend.model.experts.regression import regressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +43,7 @@ class Ease(Checked):
         refused = self.refusal(train)
         if refused:
             raise InputError(f"ease cannot be fitted to {train.name}: {refused}; raise most_items, or leave it out")
-        inverse = _gram(train).add_(torch.eye(train.n_items), alpha=self.ridge)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(inverse)).T.contiguous()  # rows are read, one per event
-        weights = inverse.div_(-inverse.diagonal().clone())
-        return EaseScorer(weights.fill_diagonal_(0.0), self)
+        return EaseScorer(regressed(_gram(train), self.ridge), self)
 
     def restored(self, arrays: dict[str, NDArray[Any]]) -> "EaseScorer":
         return EaseScorer(torch.from_numpy(arrays["weights"]), self)

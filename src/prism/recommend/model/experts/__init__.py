@@ -9,9 +9,10 @@ history and of other histories:
 |---|---|
 | repeat | 1 if the user has taken i before; and log(1 + p(i)/ε), p ∝ e^{score} over the user's own items, the latest 512 of them: recency, count, time since, time of day and week, what followed |
 | next | log(1 + p(i)/ε), p what came directly after the latest item in other histories, and no accident; and log ε, ε what comes by accident, whatever was taken before |
-| near | the same with what was taken at most a few events before or after the latest items |
-| follow | the same with what came after them, the sooner the more, or, counting less, before them |
-| visit | the same, of the items of the present visit alone and all alike |
+| pair | the same as `next`, p what came directly after the latest two items in turn, each count less 0.75, where they came in turn at least twice |
+| follow | the same with what came after the latest items, the sooner the more, or, counting less, before them |
+| visit | the same with what was taken at most a few events before or after the items of the present visit |
+| together | log of p(i)/ε where that is above 0, p ∝ the sum of what each of the user's items says of i, all others held the same (`regression.py`), ε the popularity |
 | popular | log of the share of all training events, over that of a uniform one |
 | lately | the same of the events before the present period, older ones counting less |
 """  # noqa: E501

@@ -12,10 +12,11 @@ from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.model.experts import kernels
 from prism.recommend.model.experts.repeats import fit_repeats
-from prism.recommend.model.experts.tables import ExpertTables, Rows, expert_tables
+from prism.recommend.model.experts.rows import named_arrays, table_from
+from prism.recommend.model.experts.tables import ExpertTables, expert_tables
 from prism.recommend.model.experts.user_state import EVENTS, LAST_TIME, UserState, empty_state
 
-EXPERTS = ("repeat", "next", "follow", "near", "visit", "popular", "lately")
+EXPERTS = ("repeat", "next", "pair", "follow", "together", "visit", "popular", "lately")
 Floats = NDArray[np.float32]
 
 
@@ -79,9 +80,7 @@ class Experts:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All tables by name, for a file."""
-        tables = self.tables
-        flat = {f"{of}.{name}": part for of in _ROWS for name, part in getattr(tables, of)._asdict().items()}
-        return flat | {name: getattr(tables, name) for name in _ARRAYS}
+        return dict(named_arrays(self.tables))
 
     def _questions(self, log: Log, queries: Queries) -> tuple[object, ...]:
         longest = int((queries.positions - log.offsets[queries.users]).max(initial=1))
@@ -92,15 +91,9 @@ class Experts:
         )  # fmt: skip
 
 
-_ROWS = ExpertTables._fields[:3]
-_ARRAYS = tuple(name for name in ExpertTables._fields if name not in _ROWS)
-
-
 def experts_from(arrays: dict[str, NDArray[Any]], repeats: NDArray[np.float64], *, novel: bool, timed: bool) -> Experts:
     """The inverse of `arrays`."""
-    parts: dict[str, Any] = {of: Rows(**{name: arrays[f"{of}.{name}"] for name in Rows._fields}) for of in _ROWS}
-    parts |= {name: arrays[name] for name in _ARRAYS}
-    return Experts(tables=ExpertTables(**parts), repeats=repeats, novel=novel, timed=timed)
+    return Experts(tables=table_from(ExpertTables, arrays), repeats=repeats, novel=novel, timed=timed)
 
 
 def fit_experts(train: Log, *, novel: bool, timed: bool, repeats: NDArray[np.float64] | None = None) -> Experts:

@@ -1,104 +1,26 @@
-"""What the simple experts see and say, in compiled loops: from a user's state, at one moment."""
+"""What the simple experts see and say of users, in compiled loops: of training events, queries and live users."""
 
 import numpy as np
 
 from prism.ops.cpu.compiling import loop
-from prism.recommend.model.experts.tables import (
-    FOLLOW_DOUBT,
-    FOLLOW_ITEMS,
-    KEPT,
-    NEAR_DOUBT,
-    NEXT_DOUBT,
-    NEXT_ITEMS,
-    period_of,
-)
+from prism.recommend.model.experts.entries import ENTRIES, entries, most_entries
+from prism.recommend.model.experts.habits import repeat_shares
+from prism.recommend.model.experts.rows import pair_of
+from prism.recommend.model.experts.tables import period_of
 from prism.recommend.model.experts.user_state import (
-    DAY,
     DISTINCT,
     EVENTS,
     LAST_SLOT,
     LAST_TIME,
-    RECENT,
     VISIT,
-    WEEK,
     find_by,
-    kept,
+    forget,
     take,
 )
 
-# Kinds of features: entries of single items, then rows of the bank.
-OWN, REPEAT, NEXT, NEAR, OF_VISIT, FOLLOW = range(6)
-ENTRIES = 6
-KINDS = ("own", "repeat", "next", "near", "visit", "follow", "popular", "lately", "unprompted")
-# Of these, the rows of the bank.
+# Rows of the bank that are read at a moment, the last kinds of features.
 ROWS = 3
-# The ε of the repeat expert's log(1 + p/ε).
-REPEAT_FLOOR = 1e-4
-CONTEXT = 13
-AGES, COUNTS, GAPS = 24, 16, 64
-# Where each part of the repeat expert's weights begins.
-OF_COUNT, OF_GAP, OF_DAY, OF_WEEK, OF_AFTER = (
-    AGES,
-    AGES + COUNTS,
-    AGES + COUNTS + GAPS,
-    AGES + COUNTS + GAPS + 1,
-    AGES + COUNTS + GAPS + 2,
-)
-WEIGHTS = OF_AFTER + 1
-
-_MANTISSA = (1 << 52) - 1
-_ROOT_TWO = int(np.float64(2**0.5).view(np.int64)) & _MANTISSA
-
-
-@loop
-def bucket(number, buckets):  # type: ignore[no-untyped-def]
-    """⌊2 log₂(1 + number)⌋, at most the last."""
-    bits = np.float64(1 + max(number, 0)).view(np.int64)  # log₂ of a whole number from its exponent and mantissa
-    half = 1 if (bits & _MANTISSA) >= _ROOT_TWO else 0
-    return min(2 * ((bits >> 52) - 1023) + half, buckets - 1)
-
-
-@loop
-def clock(now, out):  # type: ignore[no-untyped-def]
-    """out [4]: cos and sin of the time of day, and of the time of the week."""
-    day, week = 2 * np.pi * (now % DAY) / DAY, 2 * np.pi * (now % WEEK) / WEEK
-    out[0], out[1], out[2], out[3] = np.cos(day), np.sin(day), np.cos(week), np.sin(week)
-
-
-@loop
-def repeat_features(state, slot, now, hands, index, value):  # type: ignore[no-untyped-def]
-    """index [3]: the buckets of age, count and time since; value [3]: time of day, of week, what followed before."""
-    count = state.counts[slot]
-    index[0] = bucket(state.facts[EVENTS] - 1 - state.places[slot], AGES)
-    index[1] = OF_COUNT + bucket(count - 1, COUNTS)
-    index[2] = OF_GAP + bucket(now - state.times[slot], GAPS)
-    value[0] = (state.rhythm[slot, 0] * hands[0] + state.rhythm[slot, 1] * hands[1]) / count
-    value[1] = (state.rhythm[slot, 2] * hands[2] + state.rhythm[slot, 3] * hands[3]) / count
-    value[2] = 1.0 if state.after[state.facts[LAST_SLOT]] == state.items[slot] else 0.0
-
-
-@loop
-def repeat_shares(state, now, weights, out):  # type: ignore[no-untyped-def]
-    """out[slot]: the distribution over the user's own items; gives its largest share (0: no items)."""
-    n = kept(state)
-    if n == 0:
-        return 0.0
-    index, value, hands = np.empty(3, dtype=np.int64), np.empty(3), np.empty(4)
-    clock(now, hands)
-    top = -np.inf
-    for s in range(n):
-        repeat_features(state, s, now, hands, index, value)
-        score = weights[index[0]] + weights[index[1]] + weights[index[2]]
-        score += weights[OF_DAY] * value[0] + weights[OF_WEEK] * value[1] + weights[OF_AFTER] * value[2]
-        out[s] = score
-        top = max(top, score)
-    total = 0.0
-    for s in range(n):
-        out[s] = np.exp(out[s] - top)
-        total += out[s]
-    for s in range(n):
-        out[s] /= total
-    return 1 / total
+CONTEXT = 15
 
 
 @loop
@@ -129,69 +51,10 @@ def look(state, now, tables, weights, own, context, rows):  # type: ignore[no-un
         context[10] = top
         context[11] = 1.0 if state.counts[facts[LAST_SLOT]] > 1 else 0.0
         context[12] = np.log1p(facts[VISIT]) / 2
-
-
-@loop
-def neighbour_entries(state, latest, rows, ages, doubt, floors, kind, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
-    """Entries 1 + p/ε of the rows of the `latest` items, from place `at` on; gives the place after them.
-
-    `sums` [items] is zero before and after.
-    """
-    first, total, columns, shares = at, 0.0, rows.columns, rows.shares
-    for a in range(min(latest, len(ages))):
-        j = state.recent[a]
-        if j < 0:
-            break
-        total += ages[a]
-        weight = ages[a] * rows.totals[j] / (rows.totals[j] + doubt)
-        for b in range(rows.starts[j], rows.starts[j + 1]):
-            i = columns[b]
-            before = sums[i]
-            items[at] = i  # kept if the item is new: a branch would be mispredicted at every third entry
-            at += before == 0
-            sums[i] = before + weight * shares[b]
-    for n in range(first, at):
-        i = items[n]
-        kinds[n] = kind
-        values[n] = 1 + sums[i] / (total * floors[i])
-        sums[i] = 0
-    return at
-
-
-@loop
-def entries(state, tables, own, sums, items, kinds, values, at):  # type: ignore[no-untyped-def]
-    """All entries of a moment, from place `at` on; gives the place after them.
-
-    A feature is the logarithm of its value here: taking those of many at once is faster.
-    """
-    for n in range(state.facts[DISTINCT]):
-        items[at], kinds[at], values[at] = state.seen[n], OWN, np.e
-        at += 1
-    for s in range(kept(state)):
-        items[at], kinds[at], values[at] = state.items[s], REPEAT, 1 + own[s] / REPEAT_FLOOR
-        at += 1
-    ages, floors, every, visit = tables.ages, tables.floors, state.facts[EVENTS], state.facts[VISIT]
-    few = min(every, NEXT_ITEMS)
-    at = neighbour_entries(
-        state, few, tables.next, ages[0], NEXT_DOUBT, floors[0], NEXT, sums, items, kinds, values, at
-    )
-    at = neighbour_entries(
-        state, every, tables.near, ages[1], NEAR_DOUBT, floors[1], NEAR, sums, items, kinds, values, at
-    )
-    at = neighbour_entries(
-        state, visit, tables.near, ages[2], NEAR_DOUBT, floors[1], OF_VISIT, sums, items, kinds, values, at
-    )
-    some = min(every, FOLLOW_ITEMS)
-    return neighbour_entries(
-        state, some, tables.follow, ages[3], FOLLOW_DOUBT, floors[2], FOLLOW, sums, items, kinds, values, at
-    )
-
-
-@loop
-def most_entries(state, known):  # type: ignore[no-untyped-def]
-    """No moment has more: an item once for each kind, and no more than the rows of the latest items hold."""
-    most = 2 * state.facts[DISTINCT] + min(4 * known, (NEXT_ITEMS + FOLLOW_ITEMS + 2 * RECENT) * KEPT)
-    return most + 1  # one is written beyond the last
+        pair = pair_of(tables.pair, last, state.recent[1])
+        if pair >= 0:
+            context[13] = np.log1p(tables.pair.rows.totals[pair]) / 4
+            context[14] = tables.pair.rows.tops[pair]
 
 
 @loop
@@ -213,17 +76,6 @@ def add_live(out, weights, state, rows, tables, own):  # type: ignore[no-untyped
     most = most_entries(state, known)
     items, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     add_moment(out, weights, state, rows, tables, own, np.zeros(known), items, kinds, np.empty(most, dtype=np.float32))
-
-
-@loop
-def forget(state, slots):  # type: ignore[no-untyped-def]
-    """Back to a user without events."""
-    for n in range(state.facts[DISTINCT]):
-        slots[state.seen[n]] = -1
-    state.facts[:] = 0
-    state.facts[LAST_SLOT] = -1
-    state.recent[:] = -1
-    state.habit[:] = 0
 
 
 @loop
@@ -292,7 +144,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
     """out[q] += Σ weight · feature, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
     own, rows, context = np.empty(len(state.items)), np.empty(ROWS, dtype=np.int64), np.empty(CONTEXT, dtype=np.float32)
-    most = 2 * len(state.items) + 4 * known + 1
+    most = len(state.items) + 6 * known + 1
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
     before, t = -1, 0
@@ -305,29 +157,3 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
         now = times[t] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
         look(state, now, tables, weights, own, context, rows)
         add_moment(out[q], gates[q], state, rows, tables, own, sums, columns, kinds, values)
-
-
-@loop
-def repeat_examples(offsets, items, times, users, state, known, timed, keep, most, starts, index, value, chosen):  # type: ignore[no-untyped-def]
-    """Features of all own items at events that repeat one, where keep[event]; gives (examples, pairs) found.
-
-    Example e has the pairs starts[e] … starts[e + 1] − 1, chosen[e] the one that was taken; stops before `most` pairs.
-    """
-    slots, hands = np.full(known, -1, dtype=np.int32), np.empty(4)
-    found = pairs = 0
-    for n in range(len(users)):
-        forget(state, slots)
-        u = users[n]
-        for t in range(offsets[u], offsets[u + 1]):
-            slot, again = find_by(slots, state, items[t])
-            if slot >= 0 and keep[t] and found < len(chosen) and pairs + kept(state) <= most:
-                now = times[t] if timed else times[t - 1]
-                clock(now, hands)
-                chosen[found] = pairs + slot
-                for s in range(kept(state)):
-                    repeat_features(state, s, now, hands, index[pairs], value[pairs])
-                    pairs += 1
-                found += 1
-                starts[found] = pairs
-            slots[items[t]] = take(state, slot, again, items[t], times[t])
-    return found, pairs

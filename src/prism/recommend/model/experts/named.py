@@ -11,7 +11,7 @@ from torch import Tensor
 
 from prism.ops.additions import Additions
 from prism.ops.cpu.compiling import loop
-from prism.recommend.model.experts.kernels import ENTRIES, OWN
+from prism.recommend.model.experts.entries import ENTRIES, OWN
 
 # Items named for each token at most.
 NAMED = 48

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
+from prism.recommend.model.experts.rows import Pairs, Rows, pairs_from, turn_order
 from prism.recommend.model.experts.tables import (
     FOLDS,
     REACH,
-    Rows,
     around,
     largest,
     lately_shares,
+    least_count,
     period_count,
     rows_kept,
 )
@@ -163,6 +164,20 @@ def counted_rows(kind: str, first: int, end: int, records: NDArray[np.int32], it
         Rows(starts[g], columns[g, : starts[g, -1]], shares[g, : starts[g, -1]], totals[g], tops[g])
         for g in range(1 + FOLDS)
     ]
+
+
+def counted_pairs(first: int, end: int, records: NDArray[np.int32], events: Ints, items: int) -> list[Pairs]:
+    """Pairs that end in one of the items first … end − 1; `events` [1 + folds]: of all users, without each fold."""
+    held = records[(records[:, 1 + REACH] >= 0) & (records[:, 2 + REACH] >= 0)]
+    triples = [held[:, column] for column in (1 + REACH, 0, 2 + REACH)]
+    order = turn_order(*triples)
+    fold, triples = held[order, 1], [part[order] for part in triples]
+
+    def without(g: int) -> Pairs:
+        parts = (part[fold != g - 1] for part in triples)
+        return pairs_from(*parts, last=(first, end), least=least_count(int(events[g])), kept=rows_kept(items))
+
+    return [without(g) for g in range(1 + FOLDS)]
 
 
 def fold_counts(counts: Ints) -> Ints:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prism.recommend.data.log import Log
-from prism.recommend.model.experts.kernels import AGES, OF_COUNT, OF_DAY, OF_GAP, WEIGHTS, repeat_examples
+from prism.recommend.model.experts.habits import AGES, OF_COUNT, OF_DAY, OF_GAP, WEIGHTS, repeat_examples
 from prism.recommend.model.experts.user_state import empty_state
 
 # Enough to fit a hundred weights; more only takes longer.

@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
+from prism.recommend.model.experts.regression import Company, most_taken
+from prism.recommend.model.experts.rows import PAIR_EVENTS, Pairs, Rows, pairs_from, turn_order
 from prism.recommend.model.experts.user_state import RECENT
 
 # Events between two of a user's that count as near each other.
 WINDOW = 8
-# An item taken n events ago counts 1 / (1 + n) to this power for `near`; for `next` only the latest counts.
-NEAR_POWER, NEXT_ITEMS = 0.7, 1
-# For `follow` it counts half as much for every so many events, and beyond the tenth not at all.
+# Latest items that count for `next`.
+NEXT_ITEMS = 1
+# For `follow` an item counts half as much for every so many events, and beyond the tenth not at all.
 FOLLOW_HALF_LIFE, FOLLOW_ITEMS = 2.0, 10
 # In a row of `follow`, d events later counts 2^{−(d − 1) / CLOSENESS}, and earlier BEFORE of that.
 REACH, CLOSENESS, BEFORE = 20, 5.0, 0.25
@@ -33,26 +35,11 @@ GIVEN, GIVEN_LATELY = 1.0, 0.1
 # Parts of the users: what training is shown of one, the others' events say.
 FOLDS = 5
 # The ε of log(1 + p/ε): for `next` what comes by accident, at least so much of it, for `follow` the popularity, which
-# makes the sum with the logarithm of either a mixture of the two where both weights are 1; for `near` and `visit` a
-# share of a uniform distribution.
+# makes the sum with the logarithm of either a mixture of the two where both weights are 1; for `visit` a share of a
+# uniform distribution.
 LEAST_ACCIDENTS, NEAR_FLOOR, FOLLOW_FLOOR = 0.02, 0.25, 1.0
 # Accidents that each item is given besides its own, by its popularity.
 GIVEN_ACCIDENTS = 1.0
-
-
-class Rows(NamedTuple):
-    """A sparse table whose row j is a distribution, or less than one, in order of column.
-
-    Its entries are starts[j] … starts[j + 1] − 1; of a row with more than `rows_kept` the largest are here.
-    """
-
-    starts: Ints
-    columns: NDArray[np.int32]
-    shares: NDArray[np.float32]
-    totals: NDArray[np.float32]
-    """[items]: the weight that the row was made of; 0: the row is empty."""
-    tops: NDArray[np.float32]
-    """[items]: the largest share of each row."""
 
 
 class ExpertTables(NamedTuple):
@@ -64,26 +51,31 @@ class ExpertTables(NamedTuple):
     """What was taken at most WINDOW events before or after."""
     follow: Rows
     """What was taken at most REACH events after, the sooner the more, or before."""
+    together: Rows
+    """What having each item says of the others, all else the same; the largest first, no distribution."""
+    pair: Pairs
+    """What came directly after two items in turn."""
     bank: NDArray[np.float32]
     """[periods + 3, items]: the features `lately` at the start of each period, `unprompted`, `popular`, and zeros."""
     period_starts: Ints
     """[periods]: when each begins."""
     ages: NDArray[np.float64]
-    """[4, RECENT]: how much the latest items count for `next`, `near`, `visit` and `follow`, latest first."""
+    """[3, RECENT]: how much the latest items count for `next`, `visit` and `follow`, latest first."""
     floors: NDArray[np.float32]
-    """[3, items]: ε of `next`, of `near` and `visit`, and of `follow`."""
+    """[3, items]: ε of `next`, of `visit`, and of `follow` and `together`."""
 
 
 def expert_tables(train: Log) -> ExpertTables:
     """From training events."""
     starts, recent = recent_popularity(train)
     follows, unprompted = transitions(train)
-    rows = {"next": follows, "near": co_occurrences(train), "follow": followers(train)}
-    return assembled(rows, starts, log_lift(recent), popularity(train), unprompted)
+    rows = {"next": follows, "near": co_occurrences(train), "follow": followers(train), "together": company(train)}
+    return assembled(rows, pairs(train), starts, log_lift(recent), popularity(train), unprompted)
 
 
 def assembled(
     rows: Mapping[str, Rows],
+    pair: Pairs,
     starts: Ints,
     lately: NDArray[np.float32],
     popular: NDArray[np.float64],
@@ -94,9 +86,10 @@ def assembled(
     accidents = unprompted * max(1.0, LEAST_ACCIDENTS / unprompted.sum())
     return ExpertTables(
         **rows,
+        pair=pair,
         bank=np.concatenate([lately, log_lift(np.stack([unprompted, popular])), np.zeros((1, n), np.float32)]),
         period_starts=starts,
-        ages=np.stack([np.ones(RECENT), _powers(NEAR_POWER), np.ones(RECENT), _halvings(FOLLOW_HALF_LIFE)]),
+        ages=np.stack([np.ones(RECENT), np.ones(RECENT), np.exp2(-np.arange(RECENT) / FOLLOW_HALF_LIFE)]),
         floors=np.stack([accidents, np.full(n, NEAR_FLOOR / n), FOLLOW_FLOOR * popular]).astype(np.float32),
     )
 
@@ -120,14 +113,6 @@ def shares_of(counts: Ints) -> NDArray[np.float64]:
 def log_lift(shares: NDArray[np.float64]) -> NDArray[np.float32]:
     """log of a share over that of a uniform distribution."""
     return np.log(shares * shares.shape[-1]).astype(np.float32)
-
-
-def _powers(power: float) -> NDArray[np.float64]:
-    return np.power(1.0 + np.arange(RECENT), -power).astype(np.float64)
-
-
-def _halvings(half_life: float) -> NDArray[np.float64]:
-    return np.exp2(-np.arange(RECENT) / half_life)
 
 
 def successions(train: Log) -> Rows:
@@ -182,6 +167,21 @@ def _row_of(rows: Rows) -> Ints:
     return np.repeat(np.arange(len(rows.totals)), np.diff(rows.starts))
 
 
+def pairs(train: Log) -> Pairs:
+    """What came directly after two items in turn."""
+    third = np.flatnonzero(np.arange(train.n_events) >= train.offsets[train.users] + 2)
+    triples = [train.items[third - ago] for ago in (2, 1, 0)]
+    order, n = turn_order(*triples), train.n_items
+    return pairs_from(
+        *(part[order] for part in triples), last=(0, n), least=least_count(train.n_events), kept=rows_kept(n)
+    )
+
+
+def least_count(events: int) -> int:
+    """So often an item must have come after a pair to have an entry, in a log of so many events."""
+    return -(-events // PAIR_EVENTS)
+
+
 def co_occurrences(train: Log) -> Rows:
     """Both ways, at most WINDOW events apart."""
     return _rows(train, *around("near"))
@@ -190,6 +190,24 @@ def co_occurrences(train: Log) -> Rows:
 def followers(train: Log) -> Rows:
     """What came after each event's item, the sooner the more, and a little of what came before."""
     return _rows(train, *around("follow"))
+
+
+def company(train: Log) -> Rows:
+    """What the items that a user has say of the others."""
+    found = Company(most_taken(train.item_counts()), train.n_items)
+    found.add(train)
+    return company_rows(found, found.gram)
+
+
+def company_rows(company: Company, gram: NDArray[np.int32]) -> Rows:
+    """From users who have both of two items."""
+    n = len(company.place)
+    starts, columns, shares = company.rows(gram, rows_kept(n))
+    totals, tops = np.zeros(n, dtype=np.float32), np.zeros(n, dtype=np.float32)
+    totals[company.chosen] = gram.diagonal()
+    filled = np.diff(starts) > 0
+    tops[filled] = shares[starts[:-1][filled]]
+    return Rows(starts, columns, shares, totals, tops)
 
 
 def around(kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -108,14 +108,11 @@ class TrainingFeatures:
 
 def _silent(tables: ExpertTables) -> ExpertTables:
     """Tables that know nothing: of a log with a single user."""
-    nothing = [
-        rows._replace(
-            starts=np.zeros_like(rows.starts),
-            columns=rows.columns[:0],
-            shares=rows.shares[:0],
-            totals=np.zeros_like(rows.totals),
-            tops=np.zeros_like(rows.tops),
-        )
-        for rows in (tables.next, tables.near, tables.follow)
-    ]
-    return tables._replace(next=nothing[0], near=nothing[1], follow=nothing[2], bank=np.zeros_like(tables.bank))
+    return tables._replace(
+        next=tables.next.without_entries(),
+        near=tables.near.without_entries(),
+        follow=tables.follow.without_entries(),
+        together=tables.together.without_entries(),
+        pair=tables.pair.without_entries(),
+        bank=np.zeros_like(tables.bank),
+    )

@@ -182,6 +182,17 @@ def take(state, slot, again, item, when):  # type: ignore[no-untyped-def]
 
 
 @loop
+def forget(state, slots):  # type: ignore[no-untyped-def]
+    """Back to a user without events."""
+    for n in range(state.facts[DISTINCT]):
+        slots[state.seen[n]] = -1
+    state.facts[:] = 0
+    state.facts[LAST_SLOT] = -1
+    state.recent[:] = -1
+    state.habit[:] = 0
+
+
+@loop
 def _take_all(state, items, times):  # type: ignore[no-untyped-def]
     top = 0
     for n in range(len(items)):
