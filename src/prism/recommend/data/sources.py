@@ -112,8 +112,11 @@ def _double_colons(source: Path | bytes, first: bytes, options: dict[str, Any]) 
 def collect(frame: pl.LazyFrame, where: str) -> pl.DataFrame:
     """Reads; what polars cannot read becomes one line that names the source."""
     try:
-        # the streaming engine does not keep the order of rows through joins, and ties in time need it
-        return frame.collect(engine="in-memory")
+        with pl.Config() as config:
+            # the streaming engine does not keep the order of rows through joins, and ties in time need it; before
+            # polars 2 a user's own choice of that engine would go before the one named here
+            config.set_engine_affinity("in-memory")
+            return frame.collect(engine="in-memory")
     except (pl.exceptions.PolarsError, OSError) as error:
         why = _line(error)
         if "more fields than defined" in why:
