@@ -26,7 +26,7 @@ def without(*modules: str) -> str:
 
 def test_the_package_offers_its_names_and_no_others() -> None:
     assert set(prism.__all__) == NAMES | {"__version__"}
-    assert set(prism.__all__) <= set(dir(prism))
+    assert dir(prism) == sorted(prism.__all__)
     for name in NAMES:
         assert getattr(prism, name).__class__ is not None
     with pytest.raises(AttributeError, match="no attribute 'Recomender'"):

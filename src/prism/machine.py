@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from prism.config import at_least
+from prism.config import count
 from prism.errors import InputError
 
 
@@ -51,8 +51,7 @@ def peak_memory() -> float:
 def use_threads(threads: int | None) -> None:
     """Sets how many threads torch and this package's kernels use; None leaves it to torch."""
     if threads is not None:
-        at_least("threads", threads, 1)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(count("threads", threads))
 
 
 def matmul_rate(device: str = "cpu", *, size: int = 1024, repeats: int = 5) -> float:

@@ -17,7 +17,7 @@ from prism.errors import InputError
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.train import LanguageConfig
 from prism.lm.train import train as train_lm
-from prism.models.backbone import Block
+from prism.models.block import Block
 from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.journal import read_journal

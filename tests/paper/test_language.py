@@ -88,7 +88,7 @@ def test_the_ablation_takes_the_runs_that_the_other_table_left(
 ) -> None:
     ran = []
     real = Job.run
-    monkeypatch.setattr(Job, "run", lambda job, threads=None: ran.append((job.name, job.seed)) or real(job, threads))
+    monkeypatch.setattr(Job, "run", lambda job: ran.append((job.name, job.seed)) or real(job))
     rows = ["--rows", "full", "shared keys", "gated-deltanet"]
     cli.main(["paper", "language-ablation", *rows, *words(texts, done)])
     assert ran == [("shared keys", 0), ("shared keys", 1)]

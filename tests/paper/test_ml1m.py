@@ -10,6 +10,7 @@ from prism.paper import ml1m
 from prism.paper.ml1m import COLUMNS, published, recipe
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load
+from prism.recommend.data.reading import Reading
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.recommender import Recommender
@@ -44,7 +45,7 @@ def test_all_users_of_ml1m_are_ranked_among_all_films_in_under_ten_seconds() -> 
 
     import torch
 
-    divided = split(load("ml-1m", folder=DATA.parent), "leave-one-out")
+    divided = split(load("ml-1m", Reading(folder=DATA.parent)), "leave-one-out")
     made = Recommender._untrained(divided, recipe())
     assert (divided.train.n_users, divided.train.n_items, len(divided.test)) == (6040, 3706, 6040)
     start = time.process_time()

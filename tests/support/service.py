@@ -22,7 +22,8 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.service import Limits, Service
-from prism.recommend.serve.stores.base import Store, open_store
+from prism.recommend.serve.stores.address import open_store
+from prism.recommend.serve.stores.base import Store
 
 HOST = "127.0.0.1"
 
@@ -103,7 +104,7 @@ def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[s
 
 def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> Any:
     """The same process, but forked from one that has imported everything: for tests that start it very often."""
-    from prism.recommend.serve.command import Options
+    from prism.recommend.serve.options import Options
     from prism.recommend.serve.process import run
 
     context = multiprocessing.get_context("forkserver")

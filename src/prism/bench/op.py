@@ -70,12 +70,12 @@ def op(
     for work, rows in panels.items():
         show_measurements(rows, f"{work}, tokens per second: B={batch} H={heads} K=V={size}, {num_threads} thread(s)")
     claims = _claims(panels["forward+backward"])
+    compared = Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size)
     if "cpu" in chosen and num_threads == 1 and torch.get_num_threads() > 1:
-        claims.append(_two_threads(Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size), repeats))
+        claims.append(_two_threads(compared, repeats))
     if "cpu" in chosen and max(steps) > 1:
-        size_2 = Size(B=batch, T=min(max(lengths), 4096), H=heads, L=2, D=size)
         with threads(num_threads):
-            claims += erasure_claims(tuple(size_2.operands()), repeats)  # type: ignore[arg-type]
+            claims += erasure_claims(tuple(compared.operands()), repeats)  # type: ignore[arg-type]
     show_claims(claims)
     with threads(num_threads):
         limits = _limits(panels, heads, size)
@@ -87,17 +87,17 @@ def op(
 
 
 def _rows(work: str, sizes: list[Size], seconds: dict[str, list[float]], peaks: dict[str, int]) -> list[Measurement]:
-    by_label = {label(system, size.L): size for size in reversed(sizes) for system in get_args(System)}
+    size_of = {label(system, size.L): size for size in reversed(sizes) for system in get_args(System)}
     return [
         Measurement(
-            system=label,
+            system=name,
             work=work,
-            tokens=by_label[label].B * by_label[label].T,
-            size=dict(vars(by_label[label])),
-            peak_bytes=peaks.get(label),
+            tokens=size_of[name].B * size_of[name].T,
+            size=dict(vars(size_of[name])),
+            peak_bytes=peaks.get(name),
             **summarise(times),
         )
-        for label, times in seconds.items()
+        for name, times in seconds.items()
     ]
 
 

@@ -1,7 +1,7 @@
 """One token through all blocks in one compiled call, for stacks of PRISM or of Gated DeltaNet mixers on the CPU."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,9 @@ from prism.layers.base.mixer import State
 from prism.layers.deltanet import GatedDeltaNet
 from prism.layers.prism import Prism
 from prism.layers.prism.fields import OF_THE_EQUATION, PrismFields
+from prism.models.block import Block
 from prism.ops.common.backends import compiles
 from prism.ops.common.precision import autocasts
-
-if TYPE_CHECKING:
-    from prism.models.backbone import Block
 
 Arrays = tuple[Any, ...]
 # Fields of PRISM that the compiled call knows at their defaults alone.
@@ -27,7 +25,7 @@ StackState = tuple[Arrays, Arrays]
 class OneToken:
     """The weights of a stack, packed; they are copied, and `fresh` tells whether the stack's have changed since."""
 
-    def __init__(self, blocks: "Sequence[Block]", norm: nn.RMSNorm):
+    def __init__(self, blocks: Sequence[Block], norm: nn.RMSNorm):
         from prism.ops.cpu import stack
 
         self._parameters = [*norm.parameters(), *(p for block in blocks for p in block.parameters())]
@@ -45,7 +43,7 @@ class OneToken:
         self._work = 2 * self.layers * sum(x[0].size for x in packed) + sum(s.size for s in self.empty(1)[1])
 
     @staticmethod
-    def fits(blocks: "Sequence[Block]") -> bool:
+    def fits(blocks: Sequence[Block]) -> bool:
         """Whether the compiled call computes what these blocks do: all alike, of a kind that it knows, on the CPU."""
         mixers = [block.mixer for block in blocks]
         alike = {(type(mixer), mixer.config) for mixer in mixers if isinstance(mixer, Prism | GatedDeltaNet)}
@@ -128,7 +126,7 @@ def _maps(maps: Sequence[nn.Linear]) -> Any:
     return _stacked([x.weight.mT for x in maps])
 
 
-def _rest(blocks: "Sequence[Block]", norm: nn.RMSNorm) -> Any:
+def _rest(blocks: Sequence[Block], norm: nn.RMSNorm) -> Any:
     from prism.ops.cpu.stack import Rest
 
     weight = norm.weight.detach()

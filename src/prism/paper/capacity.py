@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from prism.config import positive, some
 from prism.display.figures import line_style, pyplot, save_figure
@@ -64,10 +63,8 @@ class Place:
         """What must be the same for a result to be this run's."""
         return asdict(self)
 
-    def run(self, threads: int | None = None) -> Point:
-        """Trains; on `threads` of torch where given."""
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def run(self) -> Point:
+        """Trains."""
         probe = Mqar(length=self.length, pairs=self.pairs)
         result, net = run_probe(probe, self.model(), self.training, seed=self.seed)
         return Point(

@@ -26,6 +26,7 @@ from prism.paper.language.settings import Study, StudySettings
 from prism.paper.ml1m import recipe
 from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.data.known import load
+from prism.recommend.data.reading import Reading
 from prism.recommend.data.splits import split
 from prism.train.jobs import run_jobs
 
@@ -68,10 +69,10 @@ def state_sizes(spelling: str, lengths: tuple[int, ...] = LENGTHS, seeds: int = 
 class Recall(Place):
     """MQAR, where a run that diverges has the accuracy of no answer."""
 
-    def run(self, threads: int | None = None) -> Point:
-        """Trains; on `threads` of torch where given."""
+    def run(self) -> Point:
+        """Trains."""
         try:
-            return super().run(threads)
+            return super().run()
         except DivergedError:
             return Point(accuracy=0.0, state=0, parameters=0, seconds=0.0)
 
@@ -165,7 +166,7 @@ def _ml1m(
 ) -> dict[str, list[float | None]]:
     config = recipe(epochs=epochs)
     configs = {spelling: variant(config, spelling) for spelling in spellings.values()}
-    divided = split(load("ml-1m", folder=folder), config.protocol)
+    divided = split(load("ml-1m", Reading(folder=folder)), config.protocol)
     rows = {row.name: row for row in compare_on(divided, config, configs, seeds, out, processes=processes)}
     return {
         row: [run["ndcg@10"] for run in rows[spelling].runs] + [None] * len(rows[spelling].failures)

@@ -14,6 +14,7 @@ from prism.config import positive
 from prism.recommend.commands.compare import compare_on, variant
 from prism.recommend.config import PLAIN, FitConfig
 from prism.recommend.data.known import load
+from prism.recommend.data.reading import Reading
 from prism.recommend.data.splits import split
 from prism.recommend.evaluation.rows import Row, refuse_failures, show_rows
 from prism.recommend.training.task import BatchConfig
@@ -68,7 +69,7 @@ def ml1m(
     positive(seeds=seeds, processes=processes)
     config = recipe(dim=dim, epochs=epochs)
     configs = {name: variant(config, name) for name in mixers}
-    divided = split(load("ml-1m", folder=folder), config.protocol)
+    divided = split(load("ml-1m", Reading(folder=folder)), config.protocol)
     print(divided.describe(), flush=True)
     rows = compare_on(divided, config, configs, seeds, out, processes=processes)
     show_rows("ml-1m, leave-one-out, test", [*rows, *published()], columns=COLUMNS)

@@ -5,7 +5,6 @@ from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 
 from prism.config import one_of, positive, some
@@ -38,10 +37,8 @@ class Job:
         """What must be the same for a result to be this run's."""
         return asdict(self)
 
-    def run(self, threads: int | None = None) -> ProbeResult:
-        """Trains; on `threads` of torch where given."""
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def run(self) -> ProbeResult:
+        """Trains."""
         s, probe = self.settings, self.settings.probe(self.task)
         result, _ = run_probe(probe, s.model(probe, self.mixer), s.training, seed=self.seed)
         return result

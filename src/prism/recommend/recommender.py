@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -23,9 +22,10 @@ from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import no_queries
 from prism.recommend.live.session import Session
-from prism.recommend.live.user_bytes import model_key, unpack_user
+from prism.recommend.live.user_bytes import unpack_user
 from prism.recommend.runs import storage
 from prism.recommend.runs.export import is_model, load_model
+from prism.recommend.runs.streamed import load_streamed
 from prism.recommend.trained import Trained
 from prism.train import checkpoints
 from prism.train.keeper import load_best
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
 
 class Recommender(Trained):
     """A trained model with its log, and all that can be asked of it."""
-
-    @cached_property
-    def key(self) -> str:
-        """What users' states belong to: this model and no other."""
-        return model_key(self)
 
     if TYPE_CHECKING:
 
@@ -200,9 +195,7 @@ class Recommender(Trained):
             made.model.to(place)
             return made
         if storage.is_streamed(folder):
-            from prism.recommend.runs.streaming import load_streamed
-
-            return load_streamed(folder, place)
+            return load_streamed(cls, folder, place)
         config = storage.read_config(folder)
         shared = folder if (folder / storage.EVENTS).exists() else folder.parent  # runs of one comparison share them
         recommender = cls._untrained(storage.read_split(shared, folder.name, config.protocol), config)

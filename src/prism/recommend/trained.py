@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,6 +193,18 @@ class Trained:
         config, _ = config.resolve(facts_of(split))
         features = item_values(split.train, config.features) if config.features else None
         return cls(config.build(split.train.n_items, features), split, config)
+
+    @cached_property
+    def key(self) -> str:
+        """What users' states belong to: the exported model's id, or a digest of config and weights."""
+        if self.id is not None:
+            return self.id
+        weights = sha256()
+        for name, weight in self.model.state_dict().items():
+            weights.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
+        if self.baseline is not None:
+            weights.update(self.baseline.name.encode())
+        return sha256(self.config.to_json().encode() + weights.digest()).hexdigest()[:16]
 
     @property
     def log(self) -> Log:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from prism.errors import InputError
-from prism.models.backbone import Block
+from prism.models.block import Block
 from prism.train.config import Precision
 
 

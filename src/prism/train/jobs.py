@@ -29,8 +29,8 @@ class Result(Protocol):
 class Runnable(Protocol):
     """What a process can be given."""
 
-    def run(self, threads: int | None = None) -> Any:
-        """The run itself, on `threads` of torch where given."""
+    def run(self) -> Any:
+        """The run itself."""
 
 
 @runtime_checkable
@@ -43,8 +43,8 @@ class Job(Runnable, Protocol):
     def settings_json(self) -> dict[str, Any]:
         """What must be the same for a result to be this run's."""
 
-    def run(self, threads: int | None = None) -> Result:
-        """The run itself, on `threads` of torch where given."""
+    def run(self) -> Result:
+        """The run itself."""
 
     def read(self, record: dict[str, Any]) -> Result:
         """The inverse of the result's `to_json`."""
@@ -96,10 +96,15 @@ def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
             # no more than can run: what lies in the pool's queue would still be run after Ctrl-C
             while waiting and len(running) < processes:
                 job = waiting.pop(0)
-                running[pool.submit(job.run, 1)] = job
+                running[pool.submit(_on_one_thread, job)] = job
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for one in finished:
                 yield running.pop(one), one.result()
+
+
+def _on_one_thread(job: Runnable) -> Any:
+    torch.set_num_threads(1)
+    return job.run()
 
 
 @contextmanager

@@ -30,6 +30,15 @@ def test_a_run_is_evaluated_beside_the_simple_baselines(folder: Path, capsys: py
     assert all(name in shown for name in (*rows, "on cpu, 1 thread(s)", "ndcg@10", " queries; mean over events"))
 
 
+def test_a_run_with_other_cut_offs_is_evaluated_at_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["fit", str(folder / "log.csv"), "--out", str(folder / "others"), *SMALL, "--cutoffs", "3", "7"])
+    capsys.readouterr()
+    cli.main(["evaluate", str(folder / "others")])
+    shown = capsys.readouterr().out
+    assert "ndcg@3" in shown
+    assert "ndcg@10" not in shown
+
+
 def test_recommendations_for_a_user_a_history_and_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(folder / "run")
     cli.main(["recommend", run, "--user", "3", "--k", "4"])
@@ -77,6 +86,7 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("fit {0}/log.csv --out {0}/x --user who", "--user 'who' is not a column of"),
         ("fit {0}/x.csv --out {0}/x", "name it with --item"),
         ("compare {0}/log.csv --out {0}/x --mixers prism sasrek", "unknown mixer 'sasrek': did you mean 'sasrec'?"),
+        ("compare {0}/log.csv --out {0}/x --device tpu7", "device 'tpu7' cannot be used"),
         ("compare {0}/log.csv --out {0}/x --seeds 0", "seeds must be at least 1, got 0"),
         (
             "fit {0}/log.csv --out {0}/x --lr much",

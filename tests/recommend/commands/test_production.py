@@ -114,6 +114,12 @@ def another_version(folder: Path) -> None:
     (folder / "model.json").write_text(json.dumps(about | {"version": 99}))
 
 
+def without_checksums(folder: Path) -> None:
+    about = json.loads((folder / "model.json").read_text())
+    del about["checksums"]
+    (folder / "model.json").write_text(json.dumps(about))
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -121,6 +127,9 @@ def another_version(folder: Path) -> None:
         (damage("items.parquet"), "is damaged"),
         (another_version, "has version 99 of the format and this prism reads version 4"),
         (lambda folder: (folder / "model.safetensors").unlink(), "cannot be read: No such file"),
+        (lambda folder: (folder / "model.json").write_text("[]"), "model.json is not a JSON object but list: export"),
+        (lambda folder: (folder / "model.json").write_text("{"), "model.json cannot be read"),
+        (without_checksums, "model.json is damaged, it has no 'checksums': export the run again"),
     ],
 )
 def test_a_damaged_model_is_refused_with_what_to_do(

@@ -66,6 +66,7 @@ def test_paths_that_hold_nothing_get_one_line(tmp_path: Path) -> None:
         (tmp_path / "*.csv", "no file matches .*csv"),
         (tmp_path, "holds no data file"),
         ([], "empty list"),
+        ("", "source is empty: name a file"),
         (3, "source must be a path, paths or a data frame, got int"),
         ({"user": [1]}, "source must be a path, paths or a data frame, got dict"),
     ]:

@@ -11,6 +11,7 @@ from prism.recommend.data.items import ItemValues, item_values, with_item_table
 from prism.recommend.data.known import load
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
+from prism.recommend.data.reading import Reading
 
 EVENTS = pl.DataFrame({"user": [1, 1, 2, 2, 3], "film": ["a", "b", "c", "d", "a"], "time": [1, 2, 3, 4, 5]})
 FILMS = pl.DataFrame(
@@ -67,7 +68,7 @@ def test_a_table_without_names_says_how_to_give_them_and_a_wrong_column_is_refus
     with pytest.raises(InputError, match=r"item_name='yaer' is not a column of the table of items .* mean 'year'"):
         read_log(EVENTS, item="film", items=table, item_name="yaer")
     with pytest.raises(InputError, match="item_name='year' is a column of a table of items: give items= too"):
-        load(EVENTS, item="film", item_name="year")
+        load(EVENTS, Reading(item="film", item_name="year"))
 
 
 def test_values_are_those_that_items_share_with_weights_of_one_a_column() -> None:
@@ -83,7 +84,7 @@ def test_values_are_those_that_items_share_with_weights_of_one_a_column() -> Non
 def test_a_file_serves_as_well_and_numbers_match_their_text(tmp_path: Path) -> None:
     tiny.log().frame().write_csv(tmp_path / "log.csv")
     pl.DataFrame({"id": range(50), "kind": [n % 5 for n in range(50)]}).write_csv(tmp_path / "items.csv")
-    log = load(tmp_path / "log.csv", items=tmp_path / "items.csv")
+    log = load(tmp_path / "log.csv", Reading(items=tmp_path / "items.csv"))
     assert log.item_features is not None
     assert log.item_features["kind"].to_list() == [str(n % 5) for n in log.item_ids.tolist()]
 

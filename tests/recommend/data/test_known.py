@@ -11,6 +11,7 @@ from prism.errors import InputError
 from prism.recommend.data import readers
 from prism.recommend.data.known import KNOWN, load, statistics, statistics_table
 from prism.recommend.data.log import Log
+from prism.recommend.data.reading import Reading
 
 REAL = Path(__file__).parents[4] / "shared" / "data"
 RATINGS = [(1, 31, 5, 978300760), (1, 7, 3, 978300000), (2, 31, 4, 978300760), (2, 7, 4, 978300760)]
@@ -37,13 +38,13 @@ def write_dat(folder: Path) -> None:
 
 def test_ml_1m_is_read_from_its_folder_its_parent_or_its_zip(tmp_path: Path) -> None:
     write_dat(tmp_path / "ml-1m")
-    check_ratings(load("ml-1m", folder=tmp_path / "ml-1m"))
-    check_ratings(load("ml-1m", folder=tmp_path))
+    check_ratings(load("ml-1m", Reading(folder=tmp_path / "ml-1m")))
+    check_ratings(load("ml-1m", Reading(folder=tmp_path)))
     archive = tmp_path / "download.zip"
     with zipfile.ZipFile(archive, "w") as out:
         for file in (tmp_path / "ml-1m").iterdir():
             out.write(file, f"ml-1m/{file.name}")
-    check_ratings(load("ml-1m", folder=archive))
+    check_ratings(load("ml-1m", Reading(folder=archive)))
 
 
 @pytest.mark.parametrize(("encoding", "notes"), [("utf-8", 0), ("latin-1", 1)])
@@ -51,7 +52,7 @@ def test_names_of_films_are_read_in_the_encoding_they_have(tmp_path: Path, encod
     """ML-1M's are latin-1, ML-10M's UTF-8; what is not UTF-8 is told."""
     write_dat(tmp_path / "ml-10m")
     (tmp_path / "ml-10m" / "movies.dat").write_bytes("7::Café: Two (1999)::Comedy|Drama\n".encode(encoding))
-    log = load("ml-10m", folder=tmp_path)
+    log = load("ml-10m", Reading(folder=tmp_path))
     check_ratings(log)
     assert sum("is not UTF-8: read as latin-1" in note for note in log.notes) == notes
 
@@ -60,14 +61,14 @@ def test_ml_20m_is_read_from_csv(tmp_path: Path) -> None:
     rows = "".join(",".join(map(str, row)) + "\n" for row in RATINGS)
     (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + rows)
     (tmp_path / "movies.csv").write_text('movieId,title,genres\n7,"Café: Two (1999)",Comedy|Drama\n', encoding="utf-8")
-    check_ratings(load("ml-20m", folder=tmp_path))
+    check_ratings(load("ml-20m", Reading(folder=tmp_path)))
 
 
 def test_ml_100k_is_read_from_grouplens_own_files_and_from_atomic_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "u.data").write_text("".join("\t".join(map(str, row)) + "\n" for row in RATINGS))
     (tmp_path / "a" / "u.item").write_bytes("7|Café: Two (1999)|x\n".encode("latin-1"))
-    own = load("ml-100k", folder=tmp_path / "a")
+    own = load("ml-100k", Reading(folder=tmp_path / "a"))
     assert (history(own, 2), own.item_label(0)) == ([31, 7], "Café: Two (1999)")
     (tmp_path / "b").mkdir()
     head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
@@ -79,7 +80,7 @@ def test_ml_100k_is_read_from_grouplens_own_files_and_from_atomic_files(tmp_path
         assert (history(log, 1), log.item_label(0)) == ([7, 31], '"Two" more')
         assert log.item_features is not None
         assert log.item_features["year"].to_list() == ["1999", None]
-    assert history(load("ml-100k", folder=tmp_path / "b"), 1) == [7, 31]
+    assert history(load("ml-100k", Reading(folder=tmp_path / "b")), 1) == [7, 31]
 
 
 REVIEWS = [("A1USER", "B00ITEM001", 1400000000), ("A1USER", "0123456789", 1300000000), ("A2USER", "B00ITEM001", 5)]
@@ -110,7 +111,7 @@ def amazon_files() -> dict[str, bytes]:
 def test_every_generation_of_amazon_files_gives_the_same_log(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(amazon_files()[name])
     (tmp_path / "meta_Books.json").write_text("{'asin': 'B00ITEM001', 'title': \"It's\"}\n")  # 2014: no JSON
-    log = load("amazon-books", folder=tmp_path, min_user_events=1)
+    log = load("amazon-books", Reading(folder=tmp_path), min_user_events=1)
     assert history(log, "A1USER") == ["0123456789", "B00ITEM001"]
     assert log.times.tolist() == [1300000000, 1400000000, 5]
     assert [log.item_label(0), log.item_label(1)] == ["0123456789", "It's"]
@@ -122,7 +123,7 @@ def test_yelp_is_read_with_names_and_the_papers_filter(tmp_path: Path) -> None:
     (tmp_path / "yelp_academic_dataset_review.json").write_bytes(json_lines(rows))  # type: ignore[arg-type]
     names = [{"business_id": "b0", "name": "Café"}]
     (tmp_path / "yelp_academic_dataset_business.json").write_bytes(json_lines(names))  # type: ignore[arg-type]
-    log = load("yelp", folder=tmp_path)
+    log = load("yelp", Reading(folder=tmp_path))
     assert log.user_ids.tolist() == ["u"]  # 39 events are one too few
     assert history(log, "u")[:4] == ["b0", "b1", "b2", "b0"]
     assert log.item_label(0) == "Café"
@@ -152,7 +153,7 @@ def test_a_data_set_is_looked_for_in_the_given_folder_then_the_environment_then_
     (tmp_path / "mine" / "ml-1m" / "ratings.dat").write_text("1::1::5::1\n1::2::5::2\n9::2::5::3\n")
     assert load("ml-1m").user_ids.tolist() == [1, 9]
     with pytest.raises(InputError, match=r"folder .*nowhere for data set 'ml-1m' does not exist"):
-        load("ml-1m", folder=tmp_path / "nowhere")
+        load("ml-1m", Reading(folder=tmp_path / "nowhere"))
 
 
 def test_wrong_names_and_wrong_folders_get_one_line(tmp_path: Path) -> None:
@@ -169,17 +170,32 @@ def test_wrong_names_and_wrong_folders_get_one_line(tmp_path: Path) -> None:
         ("yelp", tmp_path, "its first line is no JSON object"),
     ]:
         with pytest.raises(InputError, match=said):
-            load(name, folder=folder)
+            load(name, Reading(folder=folder))
+
+
+def test_damaged_atomic_files_get_one_line(tmp_path: Path) -> None:
+    events, items = tmp_path / "x.inter", tmp_path / "x.item"
+    for content, file in [
+        ("user_id:token\titem_id:token\ttimestamp:float\n1\t2\t3\t4\n", events),
+        ("", events),
+        ("item_id:token\ttitle:token\n7\tTwo\tmore\n", items),
+        ("", items),
+    ]:
+        events.write_text("user_id:token\titem_id:token\ttimestamp:float\n1\t7\t3\n1\t8\t4\n2\t7\t5\n")
+        file.write_text(content)
+        for source in (tmp_path, events):
+            with pytest.raises(InputError, match=f"{file.name} of .* is no atomic file: [^\n]*$"):
+                load(source)
 
 
 def test_other_json_fields_and_other_csv_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "review.json").write_text('{"who": 1}\n')
     with pytest.raises(InputError, match=r"review\.json of .* has no user: its fields are who"):
-        load("yelp", folder=tmp_path)
+        load("yelp", Reading(folder=tmp_path))
     (tmp_path / "review.json").unlink()
     (tmp_path / "x.csv").write_text("1,2,3\n4,5,6\n")
     with pytest.raises(InputError, match="expected columns user, item, rating, time; got 1, 2, 3"):
-        load("amazon-books", folder=tmp_path)
+        load("amazon-books", Reading(folder=tmp_path))
 
 
 def test_online_retail_ships_with_names() -> None:
@@ -193,7 +209,7 @@ def test_online_retail_ships_with_names() -> None:
 def test_the_real_movielens_has_its_published_counts(name: str, counts: tuple[int, int, int]) -> None:
     if not (REAL / name).is_dir():
         pytest.skip(f"{REAL / name} is not there: download {name} from {KNOWN[name].home}")
-    log = load(name, folder=REAL)
+    log = load(name, Reading(folder=REAL))
     found = statistics(log)
     assert (found.users, found.items, found.events) == counts
     assert "Toy Story" in log.item_label(0)

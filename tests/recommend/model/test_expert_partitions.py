@@ -101,6 +101,11 @@ def test_they_are_made_once_and_a_changed_file_is_told(prepared: Prepared) -> No
     keep_tables(prepared)
     keep_tables(prepared, said.append)
     assert said == []
+    for damage in ("[]", "{"):
+        (prepared.folder / "experts" / "about.json").write_text(damage)
+        keep_tables(prepared, said.append)  # made anew
+        assert said
+        said.clear()
     path = prepared.folder / "experts" / "next-0.shares"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(InputError, match="shares is not what was written"):

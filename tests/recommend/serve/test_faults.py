@@ -20,7 +20,8 @@ from support.servers import wait_for
 from support.service import HOST, expected, items, models, running, send
 
 from prism.errors import InputError
-from prism.recommend.serve.stores.base import Event, User, open_store
+from prism.recommend.serve.stores.address import open_store
+from prism.recommend.serve.stores.base import Event, User
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,8 @@ from support.service import expected, items, log_with_table, models, send, servi
 
 from prism.errors import InputError
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.stores.base import (
-    NOBODY,
-    Event,
-    Item,
-    Kept,
-    Snapshot,
-    Store,
-    Stored,
-    User,
-    Version,
-    open_store,
-)
+from prism.recommend.serve.stores.address import open_store
+from prism.recommend.serve.stores.base import NOBODY, Event, Item, Kept, Snapshot, Store, Stored, User, Version
 
 A, B = User("a", "u"), User("b", "u")
 

@@ -21,7 +21,7 @@ from prism.models.matching import matched_ffn
 from prism.paper.ablation.report import Answers, Part, show_parts
 from prism.recommend.commands.compare import compare_on, run_folder, variant
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import statistics_table
+from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.log import Log
 from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import split
@@ -83,7 +83,7 @@ def ablation(
     for name in variants:
         one_of("variants", name, tuple(VARIANTS))
     configs = {name: without(config, name) for name in VARIANTS if name in (FULL, *variants)}
-    log = reading.load(data)
+    log = load(data, reading)
     run_ablation(log, config, configs, seeds=seeds, processes=processes, out=out)
 
 

@@ -78,10 +78,8 @@ class Job:
             seed=self.seed,
         )
 
-    def run(self, threads: int | None = None) -> LanguageRun:
-        """Trains where it stopped, if it did, and measures; on `threads` of torch where given."""
-        if threads is not None:
-            torch.set_num_threads(threads)
+    def run(self) -> LanguageRun:
+        """Trains where it stopped, if it did, and measures."""
         quiet()
         start = time.process_time()
         if not (self.folder / "model").is_dir():

@@ -27,7 +27,7 @@ from prism.recommend.data.splits import no_queries
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs import storage
-from prism.recommend.runs.streaming import prepared_of
+from prism.recommend.runs.streamed import prepared_of
 
 
 @dataclass(frozen=True, kw_only=True)

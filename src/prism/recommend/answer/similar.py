@@ -1,22 +1,17 @@
 """How near items are to one: by how often they are taken near it, where that is known; else by their rows."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from prism.recommend.live.placed import Placed
-    from prism.recommend.recommender import Recommender
+from prism.recommend.live.placed import Placed
+from prism.recommend.trained import Trained
 
 
 @torch.inference_mode()
-def similarities(
-    recommender: "Recommender", code: int, placed: "Placed | None" = None
-) -> Float[Tensor, "1 I_and_placed"]:
+def similarities(recommender: Trained, code: int, placed: Placed | None = None) -> Float[Tensor, "1 I_and_placed"]:
     """[1, items]: the cosine of the items' rows of events near each of them (c_ij / √(c_i c_j), above 0).
 
     For items that never were near this one, and for a model without the experts' tables: the cosine of the rows of the

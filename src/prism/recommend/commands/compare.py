@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
-import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import at_least
 from prism.errors import InputError
 from prism.files import write_whole
+from prism.machine import pick_device
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import statistics_table
+from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import Split, split
 from prism.recommend.defaults import facts_of
@@ -36,16 +36,15 @@ class Training:
     split: Split
     folder: Path
     progress: bool
+    device: str | None
 
     @property
     def result(self) -> Path:
         """Where its metrics lie once it is done."""
         return self.folder / "test.json"
 
-    def run(self, threads: int | None = None) -> Metrics | Failure:
+    def run(self) -> Metrics | Failure:
         """Trains and tests; a run that cannot go on, because it diverged for one, gives its reason."""
-        if threads is not None:
-            torch.set_num_threads(threads)
         if self.progress:
             print(f"{self.folder.name}:", flush=True)
         try:
@@ -54,7 +53,9 @@ class Training:
             return Failure(self.folder.name, str(error))
 
     def _evaluation(self) -> Evaluation:
-        made = Recommender.fit_split(self.split, self.config, self.folder, progress=self.progress, store=False)
+        made = Recommender.fit_split(
+            self.split, self.config, self.folder, self.progress, store=False, device=self.device
+        )
         return made.evaluate()
 
 
@@ -65,6 +66,7 @@ def compare(
     seeds: int = 1,
     config: OmitArgPrefixes[FitConfig] = DEFAULT,
     processes: int | None = None,
+    device: str | None = None,
     reading: OmitArgPrefixes[Reading] = READING,
 ) -> None:
     """Trains several mixers with several seeds and prints one table, beside simple baselines; run again, it continues.
@@ -77,21 +79,23 @@ def compare(
         config: What to train and how, the same for all; `mixer` and `seed` are set by the comparison.
         processes: How many runs at the same time, each on one thread: the faster way to train many small models. 1: one
             after the other, on all threads, with a progress bar. Default: the number of cores.
+        device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
         reading: How the log is read.
     """
     at_least("seeds", seeds, 1)
     processes = at_once() if processes is None else processes
     at_least("processes", processes, 1)
     configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
+    pick_device(device)  # and one that is not there
     if not configs:
         raise InputError("mixers is empty: give at least one name of `prism list`")
-    log = reading.load(data)
+    log = load(data, reading)
     divided = split(log, config.protocol)
     print("\n".join([statistics_table(log), *log.notes, divided.describe()]), flush=True)
     config, chosen = config.resolve(facts_of(divided))
     print("\n".join(map(str, chosen)), flush=True)
     configs = {name: variant(config, name) for name in mixers}
-    rows = compare_on(divided, config, configs, seeds, out, processes=processes)
+    rows = compare_on(divided, config, configs, seeds, out, processes=processes, device=device)
     show_rows(f"{log.name}, {config.protocol}, test", rows)
     refuse_failures(rows)
 
@@ -105,6 +109,7 @@ def compare_on(
     *,
     progress: bool = True,
     processes: int = 1,
+    device: str | None = None,
 ) -> list[Row]:
     """A row each for the baselines and for `configs`; what `out` already holds is not computed again."""
     open_run(out, divided, variant(config, DEFAULT.mixer), store=True)
@@ -119,6 +124,7 @@ def compare_on(
             split=divided,
             folder=run_folder(out, name, seed),
             progress=progress and 1 in (processes, seeds * len(configs)),
+            device=device,
         )
         for seed in range(seeds)
         for name, one in configs.items()

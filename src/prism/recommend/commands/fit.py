@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import count
 from prism.display.tables import show
 from prism.display.text import plain_lines
 from prism.errors import InputError
-from prism.machine import pick_device
+from prism.machine import pick_device, use_threads
 from prism.recommend.answer.baseline import exportable
 from prism.recommend.answer.choose import Filter, Recommendation
 from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
-from prism.recommend.data.known import statistics_table
+from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.prepared.manifest import Prepared, is_prepared
 from prism.recommend.data.reading import READING, Reading
 from prism.recommend.data.splits import split
@@ -61,7 +60,7 @@ def fit(
         return
     if shard_items:
         raise InputError(f"shard_items is for a prepared log: `prism prepare {data} --out DATA` makes one")
-    log = reading.load(data)
+    log = load(data, reading)
     divided = split(log, config.protocol)
     if is_first_process():
         print(plain_lines("\n".join([statistics_table(log), *log.notes, divided.describe(), where])), flush=True)
@@ -115,7 +114,8 @@ def evaluate(
         found |= recommender.evaluate_baselines(valid=valid)
         print("".join(f"{line}\n" for line in usable(recommender.split.train)[1]), end="")
     show_evaluations(f"{run}, {'validation' if valid else 'test'}", found)
-    ahead = max(found, key=lambda name: found[name]["ndcg@10"])
+    metric = f"ndcg@{recommender.config.ranks[0]}"
+    ahead = max(found, key=lambda name: found[name][metric])
     if ahead != recommender.config.mixer:
         print(_instead(run, ahead, valid))
 
@@ -253,7 +253,6 @@ def by_column(option: str, items: tuple[str, ...] | None, where: tuple[str, ...]
 
 def _where(device: str | None, threads: int | None) -> str:
     """Sets the threads and says where the model runs."""
-    if threads is not None:
-        torch.set_num_threads(count("threads", threads))
+    use_threads(threads)
     place = pick_device(device)
     return f"on {place}" + (f", {torch.get_num_threads()} thread(s)" if place.type == "cpu" else "")

@@ -9,6 +9,7 @@ from prism.errors import InputError
 from prism.recommend.commands.fit import by_column, named_columns, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
+from prism.recommend.data.reading import Reading
 from prism.recommend.recommender import Recommender
 
 
@@ -91,7 +92,7 @@ def _merged(
 ) -> Merged:
     log, taken = before.log, None
     if events is not None:
-        later = load(events, user=user, item=item, time=time, later=True, usual=log.columns)
+        later = load(events, Reading(user=user, item=item, time=time), later=True, usual=log.columns)
         print("\n".join(later.notes), flush=True)
         taken = merge(log, later)
         log = taken.log

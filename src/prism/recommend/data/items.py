@@ -56,7 +56,7 @@ def with_item_table(log: Log, source: Any, *, item: str | None = None, name: str
     `name`, or in one that is called name, title, description or the like.
     """
     frame, where = item_table(source)
-    ids, id_column = ids_of(frame, where, item)
+    ids, id_column = ids_of(frame, item)
     known = len(set(ids) & {str(id_) for id_ in log.item_ids.tolist()})
     if not known:
         raise InputError(
@@ -85,7 +85,7 @@ def _title(frame: pl.DataFrame, where: str, id_column: str, name: str | None) ->
     return name or next((plain[guess] for guess in TITLES.split() if guess in plain), None)
 
 
-def ids_of(frame: pl.DataFrame, where: str, item: str | None) -> tuple[list[str], str]:
+def ids_of(frame: pl.DataFrame, item: str | None) -> tuple[list[str], str]:
     """The ids of a table about items, as text, and the column that they are in: `item`, "item", or the first."""
     column = next((name for name in (item, "item") if name in frame.columns), frame.columns[0])
     return frame[column].cast(pl.String).to_list(), column

@@ -11,6 +11,7 @@ from prism.recommend.data.items import with_item_table
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import read_log
 from prism.recommend.data.places import Place, locate
+from prism.recommend.data.reading import READING, Reading
 
 READERS: dict[Reader, Callable[[Place, str], Log]] = {
     "movielens": readers.movielens,
@@ -30,47 +31,33 @@ SHIPPED: dict[str, Callable[[], Log]] = {
 
 def load(
     source: Any,
+    reading: Reading = READING,
     *,
-    folder: str | Path | None = None,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    items: str | Path | None = None,
     min_user_events: int | None = None,
     later: bool = False,
-    drop_nulls: bool = False,
-    time_format: str | None = None,
-    item_name: str | None = None,
     usual: Mapping[str, str] | None = None,
 ) -> Log:
-    """A known data set by its name (from `folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
+    """A known data set by its name (from `reading.folder`, $PRISM_DATA or ~/.cache/prism), or any log as `read_log`.
 
-    `items` is a table about the items (see `with_item_table`), `item_name` its column that is shown. The paper's sets
-    keep users with at least 40 events, as it does; `min_user_events` says otherwise. `later` and
+    The paper's sets keep users with at least 40 events, as it does; `min_user_events` says otherwise. `later` and
     `usual` as in `read_log`.
     """
     known = KNOWN.get(source) if isinstance(source, str) else None
     if known is not None:
-        log = _read_known(source, known, folder)
+        log = _read_known(source, known, reading.folder)
     elif isinstance(source, str | Path) and _is_atomic(Path(source).expanduser()):
         log = readers.recbole(Place(Path(source).expanduser()), Path(source).stem)
     else:
         if isinstance(source, str) and _is_bare_name(source):
             raise InputError(f"{source!r} is neither a file nor a known data set: {suggest(source, KNOWN)}")
         log = read_log(
-            source,
-            user=user,
-            item=item,
-            time=time,
-            later=later,
-            drop_nulls=drop_nulls,
-            time_format=time_format,
-            usual=usual,
-        )
-    if items is not None:
-        log = with_item_table(log, items, item=item, name=item_name)
-    elif item_name is not None:
-        raise InputError(f"item_name={item_name!r} is a column of a table of items: give items= too")
+            source, user=reading.user, item=reading.item, time=reading.time, drop_nulls=reading.drop_nulls,
+            time_format=reading.time_format, later=later, usual=usual,
+        )  # fmt: skip
+    if reading.items is not None:
+        log = with_item_table(log, reading.items, item=reading.item, name=reading.item_name)
+    elif reading.item_name is not None:
+        raise InputError(f"item_name={reading.item_name!r} is a column of a table of items: give items= too")
     least = min_user_events or (known.min_user_events if known else 1)
     return log.with_min_user_events(least) if least > 1 else log
 

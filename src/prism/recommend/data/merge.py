@@ -64,7 +64,7 @@ def items_alone(source: Any, *, item: str | None = None, usual: Mapping[str, str
     `usual` is the other log's `columns`.
     """
     frame, where = item_table(source)
-    ids, column = ids_of(frame, where, item or (usual or {}).get("item"))
+    ids, column = ids_of(frame, item or (usual or {}).get("item"))
     name = next((name for name in [(usual or {}).get("name")] if name in frame.columns), None)
     refuse_repeated(ids, column, where)
     typed = frame[column].to_numpy() if frame[column].dtype.is_integer() else np.array(ids, dtype=object)

@@ -70,8 +70,7 @@ def recbole(place: Place, name: str) -> Log:
     found = place.names("*.inter")
     if not found:
         raise InputError(f"{place.path} holds no .inter file: is it a folder of RecBole atomic files?")
-    with place.open(found[0]) as stream:
-        frame = pl.read_csv(stream.read(), separator="\t", infer_schema=False, quote_char=None)
+    frame = _atomic(place, found[0])
     columns = choose_columns(dict.fromkeys(COLUMNS), frame.columns, f"{found[0]} of {place.path}")
     log = build_log(frame.select(**by_role(columns)), columns, str(place.path), name=name)
     tables = place.names("*.item")
@@ -79,11 +78,17 @@ def recbole(place: Place, name: str) -> Log:
         place, tables = Place(place.path.parent), [place.path.with_suffix(".item").name]
         if not (place.path / tables[0]).exists():
             return log
-    return _with_atomic_items(log, place.read(tables[0])) if tables else log
+    return _with_atomic_items(log, _atomic(place, tables[0])) if tables else log
 
 
-def _with_atomic_items(log: Log, content: bytes) -> Log:
-    table = pl.read_csv(content, separator="\t", infer_schema=False, quote_char=None)
+def _atomic(place: Place, file: str) -> pl.DataFrame:
+    try:
+        return pl.read_csv(place.read(file), separator="\t", infer_schema=False, quote_char=None)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{file} of {place.path} is no atomic file: {str(error).splitlines()[0]}") from None
+
+
+def _with_atomic_items(log: Log, table: pl.DataFrame) -> Log:
     plain = {column: column.partition(":")[0] for column in table.columns}
     table = table.rename(plain)
     title = next((c for c in table.columns if any(word in c for word in ("title", "name"))), None)

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from prism.recommend.data.known import load
-from prism.recommend.data.log import Log
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -28,10 +25,6 @@ class Reading:
     """Leave out events without a user, item or time."""
     time_format: str | None = None
     """Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying."""
-
-    def load(self, source: str) -> Log:
-        """The log of a file, of a pattern of files, or of a known data set's name."""
-        return load(source, **vars(self))
 
 
 READING = Reading()

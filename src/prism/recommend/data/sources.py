@@ -37,6 +37,8 @@ def files_of(source: str | Path | Iterable[str | Path]) -> list[Path]:
         if not found:
             raise InputError("source is an empty list: give at least one file")
         return found
+    if source == "":
+        raise InputError("source is empty: name a file, a folder or a pattern")  # Path("") is the folder we are in
     path = Path(source).expanduser()
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if _is_table(file))
@@ -110,8 +112,11 @@ def _double_colons(source: Path | bytes, first: bytes, options: dict[str, Any]) 
 def collect(frame: pl.LazyFrame, where: str) -> pl.DataFrame:
     """Reads; what polars cannot read becomes one line that names the source."""
     try:
-        # the streaming engine does not keep the order of rows through joins, and ties in time need it
-        return frame.collect(engine="in-memory")
+        with pl.Config() as config:
+            # the streaming engine does not keep the order of rows through joins, and ties in time need it; before
+            # polars 2 a user's own choice of that engine would go before the one named here
+            config.set_engine_affinity("in-memory")
+            return frame.collect(engine="in-memory")
     except (pl.exceptions.PolarsError, OSError) as error:
         why = _line(error)
         if "more fields than defined" in why:
@@ -129,7 +134,9 @@ def _series(column: Any, name: str) -> pl.Series:
     if getattr(column.dtype, "tz", None) is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     if getattr(column.dtype, "kind", "O") in "iufM" and not column.hasnans:
-        return pl.Series(name, column.to_numpy())
+        values = column.to_numpy()
+        # polars before 2 knows no whole seconds
+        return pl.Series(name, values.astype("M8[ms]") if values.dtype == "M8[s]" else values)
     missing, values = column.isna().to_numpy(), column.to_numpy(dtype=object, copy=True)
     values[missing] = None
     try:

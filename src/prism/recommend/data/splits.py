@@ -139,14 +139,8 @@ class GlobalTime(Checked):
         train &= (np.bincount(log.users[train], minlength=log.n_users) >= self.min_user_events)[log.users]
         counts = np.bincount(log.items[train], minlength=log.n_items)  # without the users who left
         valid, test = (log.times >= first) & (log.times < second), log.times >= second
-        return _divide(
-            log,
-            "global-time",
-            (train, valid, test),
-            counts > 0,
-            remove_seen=self.remove_seen,
-            targets=self.targets,
-        )
+        parts = (train, valid, test)
+        return _divide(log, "global-time", parts, counts > 0, remove_seen=self.remove_seen, targets=self.targets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from prism.config import at_least
 from prism.display.tables import show
@@ -70,10 +69,8 @@ class Training:
     folder: Path
     progress: bool
 
-    def run(self, threads: int | None = None) -> None:
+    def run(self) -> None:
         """Trains it; its seconds are kept even if it is stopped."""
-        if threads is not None:
-            torch.set_num_threads(threads)
         before, started = newest(self.folder, "last"), time.monotonic()
         try:
             Recommender.fit(self.log, self.config, out=self.folder, progress=self.progress)

@@ -8,7 +8,7 @@ depends on it: its events wait for the next model.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from prism.recommend.data.log import Ints, Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.ranking import Scorer
 from prism.recommend.model.experts import Floats
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Trained
 
 
 class Place(NamedTuple):
@@ -90,7 +88,7 @@ class Beside(NamedTuple):
 class Places:
     """Where the items of each value stand, under one model."""
 
-    def __init__(self, recommender: "Recommender"):
+    def __init__(self, recommender: Trained):
         model, log = recommender.model, recommender.log
         table = log.item_features
         self.columns = {} if table is None else dict(zip(table.columns, table.dtypes, strict=True))

@@ -1,7 +1,7 @@
 """A live user: O(1) work per event, the same answers as encoding the whole history again."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live.user_bytes import UserValue, pack_user
 from prism.recommend.model.experts.user_state import state_after, updated
 from prism.recommend.model.recommender import Events, ModelState, live_scores
+from prism.recommend.trained import Trained
 from prism.recommend.training.histories import pack
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
 
 
 class Session:
@@ -29,7 +27,7 @@ class Session:
     A model whose context is limited has no such state, nor has a baseline: there the last events are kept.
     """
 
-    def __init__(self, recommender: "Recommender", history: Log):
+    def __init__(self, recommender: Trained, history: Log):
         self._of, self._model = recommender, recommender.model
         known = history.items < self._model.items
         self._codes: Codes = history.items[known]
@@ -136,7 +134,7 @@ class Session:
         return pack_user(UserValue(arrays=arrays, user=self._user, facts=facts), self._of)
 
     @classmethod
-    def restored(cls, recommender: "Recommender", value: UserValue) -> "Session":
+    def restored(cls, recommender: Trained, value: UserValue) -> "Session":
         """The session whose `state` this was."""
         made = cls(recommender, log_of(recommender.log, np.zeros(0, dtype=np.int32), None))
         count, now, code, since = value.facts.tolist()

@@ -2,16 +2,13 @@
 
 import json
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from prism.errors import InputError
 from prism.recommend.model.experts.user_state import UserState, state_after
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Trained
 
 VERSION = "3"
 
@@ -28,19 +25,7 @@ class UserValue:
     """[4]: events, time of the latest, the item of one that the state does not hold yet (-1: none), its gap."""
 
 
-def model_key(recommender: "Recommender") -> str:
-    """What a state belongs to: the exported model's id, or a digest of config and items and one of the weights."""
-    if recommender.id is None:
-        weights = sha256()
-        for name, weight in recommender.model.state_dict().items():
-            weights.update(name.encode() + weight.detach().cpu().contiguous().numpy().tobytes())
-        if recommender.baseline is not None:
-            weights.update(recommender.baseline.name.encode())
-        return sha256(recommender.config.to_json().encode() + weights.digest()).hexdigest()[:16]
-    return recommender.id
-
-
-def pack_user(value: UserValue, of: "Recommender") -> bytes:
+def pack_user(value: UserValue, of: Trained) -> bytes:
     """The bytes of one user's state."""
     from safetensors.numpy import save
 
@@ -52,7 +37,7 @@ def pack_user(value: UserValue, of: "Recommender") -> bytes:
     return save({name: np.ascontiguousarray(part) for name, part in given.items()}, {"prism": f"{VERSION} {of.key}"})  # type: ignore[no-any-return]
 
 
-def unpack_user(state: bytes, of: "Recommender") -> UserValue:
+def unpack_user(state: bytes, of: Trained) -> UserValue:
     """The inverse; refuses what another model, another version or nobody wrote."""
     from safetensors import SafetensorError
     from safetensors.numpy import load

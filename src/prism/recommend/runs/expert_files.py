@@ -174,10 +174,11 @@ def _mapped(path: Path, *, dtype: str, shape: list[int], bytes: int, sha256: str
 
 def _about(folder: Path) -> dict[str, Any]:
     path = folder / ABOUT
-    if not path.is_file():
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found if found.get("version") == VERSION else {}
+    return found if isinstance(found, dict) and found.get("version") == VERSION else {}
 
 
 def _made_from(prepared: Prepared) -> dict[str, Any]:

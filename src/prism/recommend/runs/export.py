@@ -9,7 +9,7 @@ import shutil
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -24,9 +24,8 @@ from prism.recommend.data.splits import Split, no_queries
 from prism.recommend.model.experts import experts_from
 from prism.recommend.runs import storage
 from prism.recommend.runs.storage import ABOUT
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Made, Trained
+from prism.train.settings import read_settings
 
 FORMAT, VERSION, WEIGHTS, VALUES = "prism-model", 4, "model.safetensors", "values.safetensors"
 EXPERTS, BASELINE = "experts.safetensors", "baseline.safetensors"
@@ -37,7 +36,7 @@ def is_model(folder: Path) -> bool:
     return (folder / ABOUT).is_file()
 
 
-def export(recommender: "Recommender", folder: Path) -> dict[str, Any]:
+def export(recommender: Trained, folder: Path) -> dict[str, Any]:
     """Writes the folder, whole or not at all, and gives what its `model.json` says."""
     if folder.exists():
         raise InputError(f"{folder} exists: give a new folder for the model, so that none is lost")
@@ -57,7 +56,7 @@ def export(recommender: "Recommender", folder: Path) -> dict[str, Any]:
     return about
 
 
-def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
+def _write(recommender: Trained, part: Path) -> dict[str, Any]:
     from safetensors.numpy import save_file as save_arrays
     from safetensors.torch import save_file
 
@@ -100,10 +99,7 @@ def _write(recommender: "Recommender", part: Path) -> dict[str, Any]:
 def read_about(folder: Path) -> dict[str, Any]:
     """What `model.json` says, once every file's checksum is right."""
     path = folder / ABOUT
-    try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    about = read_settings(path, "export the run again")
     if about.get("format") != FORMAT:
         raise InputError(f"{path} is not of a model that `prism export` wrote: its format is {about.get('format')!r}")
     if about.get("version") != VERSION:
@@ -111,6 +107,11 @@ def read_about(folder: Path) -> dict[str, Any]:
             f"{folder} has version {about.get('version')!r} of the format and this prism reads version {VERSION}: "
             "export the run again with this prism"
         )
+    lacking = [
+        name for name in ("config", "excludes_seen", "items", "made_from", "checksums", "id") if name not in about
+    ]
+    if lacking:
+        raise InputError(f"{path} is damaged, it has no {lacking[0]!r}: export the run again")
     for name, wanted in about["checksums"].items():
         try:
             found = checksum(folder / name)
@@ -123,7 +124,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def load_model(cls: "type[Recommender]", folder: Path) -> "Recommender":
+def load_model(cls: type[Made], folder: Path) -> Made:
     """The recommender that a folder holds; it knows items and no user."""
     from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file

@@ -27,7 +27,6 @@ from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
-from prism.train.keeper import load_best
 from prism.train.loop import train
 from prism.train.settings import read_settings, refuse_others
 
@@ -135,29 +134,6 @@ def stream_task(
     whole = made.task()
     given = {one.name: getattr(whole, one.name) for one in fields(whole)}
     return kind(prepared=prepared, stream=stream, folds=folds, **given)
-
-
-def load_streamed(folder: Path, place: torch.device) -> Recommender:
-    """A run of `fit_streamed` with its sample of users, from the prepared log where that lies."""
-    config, prepared = storage.read_config(folder), prepared_of(folder)
-    made = Recommender._untrained(sample(prepared, config.batching.valid_queries), config)
-    load_best(made.model, folder)
-    gates = made.model.gates
-    if gates is not None:
-        keep_tables(prepared, print)
-        repeats, timed = gates.repeats.double().cpu().numpy(), made.model.config.query_time
-        made.experts = Experts(tables=read_tables(prepared)[0], repeats=repeats, novel=False, timed=timed)
-    made.model.to(place)
-    return made
-
-
-def prepared_of(run: Path) -> Prepared:
-    """The prepared log that a run was trained on, if it is still what it was."""
-    about = read_settings(run / storage.STREAMED, "fit it again")
-    found = Prepared.open(Path(about["folder"]))
-    if found.digest != about["digest"]:
-        raise InputError(f"{found.folder} was prepared anew after {run} was trained on it: fit it again")
-    return found
 
 
 def _usable(config: FitConfig, shard_items: bool) -> FitConfig:

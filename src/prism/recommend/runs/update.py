@@ -89,7 +89,7 @@ def update(
     schedule = replace(config.train, epochs=epochs, lr=config.train.lr / 10 if lr is None else lr)
     config = replace(config, protocol="all", exclude_seen=before.excludes_seen, train=schedule)
     split = All(remove_seen=before.excludes_seen).split(merged.log)
-    model, started = grown(before.model, before.log, merged.log, config.features)
+    model, started = grown(before.model, merged.log, config.features)
     made = Recommender(model, split, config)
     made.fit_experts(known=True)
     if out is not None and out.exists():
@@ -113,9 +113,7 @@ def update(
     return made, change
 
 
-def grown(
-    model: RecommenderModel, log: Log, later: Log, features: tuple[str, ...]
-) -> tuple[RecommenderModel, dict[str, int]]:
+def grown(model: RecommenderModel, later: Log, features: tuple[str, ...]) -> tuple[RecommenderModel, dict[str, int]]:
     """The model with rows for all items of `later`, and how many of the new ones start from what."""
     values = item_values(later, features) if features else None
     larger = model.config.build(later.n_items, values)

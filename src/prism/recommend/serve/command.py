@@ -6,41 +6,16 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
 
 from prism.config import at_least
 from prism.errors import InputError
+from prism.recommend.serve.options import Options
 
 # What a browser says of where a page comes from.
 ORIGIN = re.compile(r"https?://[^/?#@\s]+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of `serve`."""
-
-    model: Path
-    store: str
-    host: str
-    port: int
-    keys: Path | None
-    shards: int
-    shard: int
-    peers: tuple[str, ...]
-    users_in_memory: int
-    snapshot_every: int
-    max_body: int
-    max_rate: float
-    timeout: float
-    future: int
-    device: str
-    threads: int
-    cors: tuple[str, ...]
-    log_requests: bool
-    browse: bool
 
 
 def serve(

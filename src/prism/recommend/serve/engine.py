@@ -17,7 +17,8 @@ from prism.recommend.live.placed import Beside
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.catalogue import Catalogue
 from prism.recommend.serve.catalogues import Catalogues
-from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Found, Outcome, Question, deliver
+from prism.recommend.serve.labels import Found
+from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Outcome, Question, deliver
 from prism.recommend.serve.states import States
 from prism.recommend.serve.stores.base import Item, Store, StoreError, User
 

@@ -3,12 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from prism.recommend.recommender import Recommender
-from prism.recommend.serve.requests import Found
 
 text = json.encoder.encode_basestring_ascii
+
+
+class Found(NamedTuple):
+    """Recommendations of one question, best first; as numbers, because most are written out as JSON at once."""
+
+    scores: list[float]
+    codes: list[int]
 
 
 class Labels:

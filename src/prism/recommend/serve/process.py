@@ -16,14 +16,15 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import is_model
 from prism.recommend.runs.storage import CONFIG
 from prism.recommend.serve.app import create_app
-from prism.recommend.serve.command import Options
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys, read_keys
+from prism.recommend.serve.options import Options
 from prism.recommend.serve.peers import Peers
 from prism.recommend.serve.protocol import Protocol
 from prism.recommend.serve.requests import MOST_EVENTS
 from prism.recommend.serve.service import Limits, Service
-from prism.recommend.serve.stores.base import hidden, open_store
+from prism.recommend.serve.stores.address import open_store
+from prism.recommend.serve.stores.base import hidden
 
 # Seconds after which a thread must let another have the interpreter: the default, 5 ms, is longer than a request.
 SWITCH_SECONDS = 0.0005

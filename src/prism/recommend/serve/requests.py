@@ -3,18 +3,16 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from prism.errors import InputError
 from prism.recommend.answer.choose import Filter
+from prism.recommend.serve.catalogue import Catalogue
+from prism.recommend.serve.labels import Found, Labels
 from prism.recommend.serve.stores.base import Event, Stored, User
-
-if TYPE_CHECKING:
-    from prism.recommend.serve.catalogue import Catalogue
-    from prism.recommend.serve.labels import Labels
 
 # Events, and questions, of one request.
 MOST_EVENTS = 1000
@@ -29,10 +27,10 @@ class Wanted(NamedTuple):
 
     allow: Filter | None
     deny: Filter | None
-    catalogue: "Catalogue"
+    catalogue: Catalogue
     mask: Tensor
 
-    def of(self, catalogue: "Catalogue") -> Tensor:
+    def of(self, catalogue: Catalogue) -> Tensor:
         """The same of another catalogue: the model, or the tenant's items, may have been changed meanwhile."""
         if catalogue is self.catalogue:
             return self.mask
@@ -53,13 +51,6 @@ class Question(NamedTuple):
     at: int | None = None
 
 
-class Found(NamedTuple):
-    """Recommendations of one question, best first; as numbers, because most are written out as JSON at once."""
-
-    scores: list[float]
-    codes: list[int]
-
-
 class Answer(NamedTuple):
     """What became of the events, and the recommendations of each question."""
 
@@ -67,7 +58,7 @@ class Answer(NamedTuple):
     known: list[bool]
     """Whether the model knows each event's item."""
     found: list[Found]
-    labels: "Labels"
+    labels: Labels
     """Of the items whose codes those are: the model may have been changed since."""
 
 

@@ -206,6 +206,9 @@ def test_a_folder_of_another_log_or_version_is_refused(tmp_path: Path) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 99}))
     with pytest.raises(InputError, match="version 99"):
         Prepared.open(tmp_path / "out")
+    manifest.write_text("[]")
+    with pytest.raises(InputError, match="is not of a log that `prism prepare` wrote"):
+        Prepared.open(tmp_path / "out")
 
 
 def test_files_that_tell_time_in_two_ways_are_refused(tmp_path: Path) -> None:

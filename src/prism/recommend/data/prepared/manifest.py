@@ -98,7 +98,7 @@ class Prepared:
             values = json.loads(content)
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}): `prism prepare … --out {folder}` makes it") from None
-        if values.pop("format", None) != FORMAT:
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise InputError(f"{path} is not of a log that `prism prepare` wrote")
         version = values.pop("version", None)
         if version != VERSION:
