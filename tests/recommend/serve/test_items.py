@@ -85,7 +85,7 @@ def test_a_placed_item_stands_where_an_update_would_let_it_begin(model: Path) ->
     made = Recommender.load(model, device="cpu")
     table = {"name": ["Wooden item"], "department": ["toys|books"], "year": [1991], "used": [True]}
     merged = merge(made.log, with_items(without_events(np.array(["new"], dtype=object)), ["new"], **table)).log
-    larger, started = grown(made.model, made.log, merged, made.config.features)
+    larger, started = grown(made.model, merged, made.config.features)
     assert started["items with the same features"] == 1
     place = Places(made).place({name: cells[0] for name, cells in table.items()})
     assert place is not None
