@@ -115,12 +115,21 @@ def window_entries(  # type: ignore[no-untyped-def]
 
 
 @loop
-def _catch_up(state, slots, items, times, at, until, known):  # type: ignore[no-untyped-def]
-    """Takes the events at … until − 1, but for items that the model does not know."""
-    for t in range(at, until):
-        if items[t] < known:
-            slot, again = find_by(slots, state, items[t])
-            slots[items[t]] = take(state, slot, again, items[t], times[t])
+def _reach(state, slots, offsets, items, times, users, positions, q, known, timed):  # type: ignore[no-untyped-def]
+    """Brings the state of the query before to that of query q; gives the time at which it is asked.
+
+    Queries come by user and position. Items that the model does not know are passed over.
+    """
+    t = offsets[users[q]]
+    if q > 0 and users[q] == users[q - 1]:
+        t = positions[q - 1]
+    else:
+        forget(state, slots)
+    for e in range(t, positions[q]):
+        if items[e] < known:
+            slot, again = find_by(slots, state, items[e])
+            slots[items[e]] = take(state, slot, again, items[e], times[e])
+    return times[positions[q]] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
 
 
 @loop
@@ -128,14 +137,8 @@ def query_contexts(offsets, items, times, users, positions, known, state, tables
     """What the gates look at, for every query, in order of user and position."""
     slots = np.full(known, -1, dtype=np.int32)
     own, rows = np.empty(len(state.items)), np.empty(ROWS, dtype=np.int64)
-    before, t = -1, 0
     for q in range(len(users)):
-        if users[q] != before:
-            forget(state, slots)
-            before, t = users[q], offsets[users[q]]
-        _catch_up(state, slots, items, times, t, positions[q], known)
-        t = positions[q]
-        now = times[t] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
+        now = _reach(state, slots, offsets, items, times, users, positions, q, known, timed)
         look(state, now, tables, weights, own, contexts[q], rows)
 
 
@@ -147,13 +150,7 @@ def add_to_queries(out, gates, offsets, items, times, users, positions, known, s
     most = len(state.items) + 6 * known + 1
     columns, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     values, sums = np.empty(most, dtype=np.float32), np.zeros(known)
-    before, t = -1, 0
     for q in range(len(users)):
-        if users[q] != before:
-            forget(state, slots)
-            before, t = users[q], offsets[users[q]]
-        _catch_up(state, slots, items, times, t, positions[q], known)
-        t = positions[q]
-        now = times[t] if timed or state.facts[EVENTS] == 0 else state.facts[LAST_TIME]
+        now = _reach(state, slots, offsets, items, times, users, positions, q, known, timed)
         look(state, now, tables, weights, own, context, rows)
         add_moment(out[q], gates[q], state, rows, tables, own, sums, columns, kinds, values)
