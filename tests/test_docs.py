@@ -178,7 +178,8 @@ def test_the_measurements_that_are_kept_name_their_machine() -> None:
 def test_the_page_about_rank_has_the_figures_of_the_runs_that_are_kept() -> None:
     kept = json.loads((ROOT / "docs" / "benchmarks" / "rank.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8").replace("**", "")
-    for run, figures in (row for table in kept["tables"] for row in script("rank").rows(table).items()):
+    rows = script("rank").rows
+    for run, figures in (row for table in kept["tables"] for row in rows(table).items()):
         assert figures in page, f"{run}: docs/rank.md lacks {figures}"
 
 
