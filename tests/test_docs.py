@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.scripts import script
 
 from prism import cli
 from prism.errors import InputError
@@ -170,7 +171,16 @@ def test_the_measurements_that_are_kept_name_their_machine() -> None:
     for file in files:
         found = json.loads(file.read_text(encoding="utf-8"))
         assert found["machine"]["cpu"], file.name
-        assert all(row["tokens_per_second"] > 0 for row in found["measurements"]), file.name
+        if found["benchmark"] != "rank":  # accuracies, not speeds
+            assert all(row["tokens_per_second"] > 0 for row in found["measurements"]), file.name
+
+
+def test_the_page_about_rank_has_the_figures_of_the_runs_that_are_kept() -> None:
+    kept = json.loads((ROOT / "docs" / "benchmarks" / "rank.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "rank.md").read_text(encoding="utf-8").replace("**", "")
+    rows = script("rank").rows
+    for run, figures in (row for table in kept["tables"] for row in rows(table).items()):
+        assert figures in page, f"{run}: docs/rank.md lacks {figures}"
 
 
 def test_docstrings_are_made_safe_for_the_reference() -> None:

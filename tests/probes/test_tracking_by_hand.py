@@ -45,7 +45,9 @@ def tracked(examples: Examples, points: int, *, even: bool, strength: float, bac
 
 
 @pytest.mark.parametrize("backend", ["chunk", "cpu"])
-@pytest.mark.parametrize(("task", "points", "even"), [("s3", 3, False), ("s4", 4, False), ("a5", 5, True)])
+@pytest.mark.parametrize(
+    ("task", "points", "even"), [("s3", 3, False), ("s4", 4, False), ("a5", 5, True), ("s5", 5, False)]
+)
 def test_reflections_along_each_direction_track_a_group_for_as_long_as_one_likes(
     task: str, points: int, even: bool, backend: str
 ) -> None:
