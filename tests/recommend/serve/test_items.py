@@ -1,7 +1,6 @@
 """What a tenant tells of items: names and features are shown, filtered by and kept; by them new items are placed."""
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,6 @@ KINDS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module", params=KINDS, ids=str)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("models"), log_with_table(), **request.param)
-
-
-@pytest.fixture
-def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
-    made = service(model, tmp_path / "events.db")
-    with TestClient(create_app(made)) as test:
-        test.service = made
-        yield test
-    made.engine.stop()
 
 
 def tell(client: Any, *told: dict[str, Any], **more: Any) -> Any:

@@ -5,7 +5,6 @@ import random
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,6 @@ from prism.recommend.serve.stores.sqlite import SqliteStore
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
-    made = service(model, tmp_path / "events.db")
-    with TestClient(create_app(made)) as test:
-        test.service = made
-        yield test
-    made.engine.stop()
 
 
 def test_an_event_moves_the_recommendations_as_the_history_would(client: TestClient, model: Path) -> None:

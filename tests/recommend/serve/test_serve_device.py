@@ -1,4 +1,4 @@
-"""The service on a device that is not the CPU, and on one that is not there."""
+"""The service is told its device: one that is not there is refused; `live/far` has one that is not the CPU."""
 
 from pathlib import Path
 
