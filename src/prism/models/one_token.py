@@ -1,6 +1,6 @@
 """One token through all blocks in one compiled call, for stacks of PRISM or of Gated DeltaNet mixers on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class OneToken:
         from prism.ops.cpu import stack
 
         self._parameters = [*norm.parameters(), *(p for block in blocks for p in block.parameters())]
-        self._key = self._now()
+        self._key = versions(self._parameters)
         mixers = [block.mixer for block in blocks]
         self.layers, self._conv = len(blocks), getattr(mixers[0], "conv", None) is not None
         self._shapes = mixers[0].state_shapes()
@@ -59,10 +59,7 @@ class OneToken:
 
     def fresh(self) -> bool:
         """Whether the packed weights are still those of the stack."""
-        return self._key == self._now()
-
-    def _now(self) -> tuple[Any, ...]:
-        return tuple((p.data_ptr(), -1 if p.is_inference() else p._version, p.dtype) for p in self._parameters)
+        return self._key == versions(self._parameters)
 
     def usable(self, x: Tensor) -> bool:
         """Whether this input can be given to it now."""
@@ -77,15 +74,15 @@ class OneToken:
         made = [tuple(np.zeros((count, *shape), dtype) for _ in range(self.layers)) for shape in (window, S)]
         return made[0], made[1]
 
-    def advance(self, x: Any, rows: Any, before: StackState, after: StackState) -> Any:
-        """Features [N, D] of x [N, D]; sequence n's state is row rows[n] of `before`, and its next one of `after`.
+    def advance(self, x: Any, rows: Any, before: StackState, after: StackState, to: Any = None) -> Any:
+        """Features [N, D] of x [N, D]; sequence n's state is row rows[n] of `before`, and then row to[n] of `after`.
 
-        The two may be the same arrays. No row may be listed twice.
+        Without `to` these rows are the same; and so may the arrays be. No row may be listed twice.
         """
         from prism.ops.cpu import threads
 
         y = np.empty_like(x)
-        given = (x, rows, self._shape, self._weights, self._rest, before, after, y)
+        given = (x, rows, rows if to is None else to, self._shape, self._weights, self._rest, before, after, y)
         if len(x) == 1:
             self._kernel(*given, 0, 1)
         else:
@@ -110,6 +107,11 @@ class OneToken:
 
     def _like(self, state: StackState) -> StackState:
         return tuple(np.empty_like(x) for x in state[0]), tuple(np.empty_like(x) for x in state[1])
+
+
+def versions(weights: Iterable[Tensor]) -> tuple[Any, ...]:
+    """What differs once any of the weights has been written to or has moved."""
+    return tuple((w.data_ptr(), -1 if w.is_inference() else w._version, w.dtype) for w in weights)
 
 
 def _known(config: PrismFields) -> bool:

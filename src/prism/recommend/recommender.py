@@ -22,7 +22,6 @@ from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.data.merge import merge
 from prism.recommend.data.splits import no_queries
 from prism.recommend.live.session import Session
-from prism.recommend.live.user_bytes import unpack_user
 from prism.recommend.runs import storage
 from prism.recommend.runs.export import is_model, load_model
 from prism.recommend.runs.streamed import load_streamed
@@ -174,7 +173,7 @@ class Recommender(Trained):
         if state is not None:
             if user is not None or history is not None:
                 raise InputError("give one of user, history and state")
-            return Session.restored(self, unpack_user(state, self))
+            return Session(self, state=state)
         empty = user is None and history is None
         return Session(self, self.history(user, [] if empty else history, times))
 

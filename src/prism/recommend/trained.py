@@ -44,6 +44,8 @@ class Trained:
     """Of an exported model: a digest of its files."""
     baseline: Baseline | None = None
     """Answers in place of the model."""
+    live: Any = None
+    """The model ready for live users, and the versions of its weights (`live/network.py`)."""
 
     def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
         self.model, self.split, self.config, self.experts = model, split, config, experts

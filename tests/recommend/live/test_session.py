@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from support import tiny
 
 from prism.errors import InputError
 from prism.recommend.data.splits import split
+from prism.recommend.live.user_bytes import unpack_user
 from prism.recommend.recommender import Recommender
 
 
@@ -87,10 +87,9 @@ def test_an_event_costs_the_same_after_ten_events_and_after_ten_thousand() -> No
             clock.append(time.process_time() - start)
         medians[length] = statistics.median(clock)
     assert medians[10_000] < 2 * medians[10]
-    state = session._state
-    assert state is not None
-    assert sum(part.numel() for layer in state for part in layer) == made.model.backbone.state_size()
-    assert torch.isfinite(session.scores()).all()
+    *state, features = unpack_user(session.state(), made).arrays
+    assert sum(part.size for part in state) == made.model.backbone.state_size()
+    assert np.isfinite(features).all()
 
 
 def test_the_time_of_an_event_is_seconds_or_a_datetime_and_never_goes_back() -> None:

@@ -5,12 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.data.synthetic import markov_log, synthetic_log
-from prism.recommend.model.experts import Experts, TrainingFeatures, check_experts, fit_experts, regression, tables
+from prism.recommend.model.experts import (
+    EXPERTS,
+    Experts,
+    TrainingFeatures,
+    check_experts,
+    fit_experts,
+    regression,
+    tables,
+)
 from prism.recommend.model.experts.entries import KINDS, REPEAT_FLOOR, TOGETHER_READ
 from prism.recommend.model.experts.regression import LATEST, RIDGE
 from prism.recommend.model.experts.tables import (
@@ -45,6 +54,7 @@ from prism.recommend.model.experts.user_state import (
     state_after,
     updated,
 )
+from prism.recommend.model.mixture import Gates
 
 
 def log() -> Log:
@@ -342,11 +352,16 @@ def test_a_live_user_of_more_items_than_keep_their_counts_is_told_what_a_query_i
     experts = fit_experts(of, novel=False, timed=False)
     last = of.offsets[1:] - 1
     asked = Queries(users=np.arange(of.n_users), positions=last, candidates=of.n_items, remove_seen=False)
-    weights = np.random.default_rng(0).normal(size=(of.n_users, len(KINDS))).astype(np.float32)
+    torch.manual_seed(0)
+    gates, x = Gates(8, EXPERTS), torch.randn(of.n_users, 8)
+    for weight in gates.parameters():
+        torch.nn.init.normal_(weight)
+    with torch.no_grad():
+        weights = gates(x, torch.from_numpy(experts.contexts(of, asked))).numpy()
     wanted, found = np.zeros((2, of.n_users, of.n_items), dtype=np.float32)
     experts.add(wanted, weights, of, asked)
     events = [slice(first, end) for first, end in zip(of.offsets[:-1], last, strict=True)]
     states = [state_after(of.items[part], of.times[part]) for part in events]
     assert max(state.distinct for state in states) > MOST
-    experts.add_live(found, weights, experts.moments(states, [None] * of.n_users))
-    np.testing.assert_array_equal(found, wanted)
+    experts.add_live(found, x.numpy(), gates.arrays(), states, None)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)

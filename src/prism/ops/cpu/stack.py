@@ -221,38 +221,38 @@ def _scratch(like, D, shape, E, F, mixed, hidden):  # type: ignore[no-untyped-de
 
 
 @kernel
-def prism_stack(x, rows, shape, weights, rest, before, after, y, begin, end):  # type: ignore[no-untyped-def]
-    """y[n] = features of x[n] for n = begin, …, end − 1; states are rows[n] of `before` and, next, of `after`.
+def prism_stack(x, rows, to, shape, weights, rest, before, after, y, begin, end):  # type: ignore[no-untyped-def]
+    """y[n] = features of x[n] for n = begin, …, end − 1; states are rows[n] of `before` and, next, to[n] of `after`.
 
-    `before` and `after` are (histories, S), each one array per block; they may be the same arrays.
+    `before` and `after` are (histories, S), each one array per block; they may be the same arrays, and the rows too.
     """
     D, F = x.shape[1], weights.lift.shape[2]
     scratch = _scratch(x, D, shape, weights.project.shape[2], F, 0, rest.ffn_out.shape[1])
     for n in range(begin, end):
-        m = rows[n]
+        m, then = rows[n], to[n]
         for i in range(D):
             y[n, i] = x[n, i]
         for layer in range(len(before[1])):
             _prism_block(
-                layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][m], before[1][layer][m],
-                after[1][layer][m], scratch,
+                layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][then], before[1][layer][m],
+                after[1][layer][then], scratch,
             )  # fmt: skip
         rms_norm(y[n], 0, D, rest.last_norm, y[n])
 
 
 @kernel
-def gated_delta_stack(x, rows, shape, weights, rest, before, after, y, begin, end):  # type: ignore[no-untyped-def]
+def gated_delta_stack(x, rows, to, shape, weights, rest, before, after, y, begin, end):  # type: ignore[no-untyped-def]
     """The same for Gated DeltaNet."""
     D = x.shape[1]
     mixed = 2 * shape.H * shape.K + shape.H * shape.V
     scratch = _scratch(x, D, shape, weights.project.shape[2], 0, mixed, rest.ffn_out.shape[1])
     for n in range(begin, end):
-        m = rows[n]
+        m, then = rows[n], to[n]
         for i in range(D):
             y[n, i] = x[n, i]
         for layer in range(len(before[1])):
             _gated_delta_block(
-                layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][m], before[1][layer][m],
-                after[1][layer][m], scratch,
+                layer, shape, weights, rest, y[n], before[0][layer][m], after[0][layer][then], before[1][layer][m],
+                after[1][layer][then], scratch,
             )  # fmt: skip
         rms_norm(y[n], 0, D, rest.last_norm, y[n])

@@ -1,21 +1,20 @@
 """What a pool remembers of each slot's user: a recurrent model's state, or the last events of a limited context."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prism.recommend.answer.ask import after_last
+from prism.recommend.answer.ask import after_last, log_of
 from prism.recommend.answer.baseline import Baseline
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.live.network import live_model
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Trained
+from prism.recommend.training.histories import pack
 
 NONE = -1
 
@@ -48,18 +47,21 @@ class Memory(Protocol):
     def scores(self, features: Tensor) -> Tensor:
         """[N, items]."""
 
+    def encode(self, codes: Any, times: Any) -> tuple[list[Any], list[int]]:
+        """What `row` gives of someone with these events, one at least."""
+
     def row(self, slot: int) -> tuple[list[Any], list[int]]:
         """A slot's arrays, and the item and gap of an event that they do not hold yet (-1: none)."""
 
     def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
-        """The inverse of `row`, in a cleared slot."""
+        """The inverse of `row`, in a cleared slot; someone without events may have no arrays."""
 
 
 class RecurrentMemory:
     """States of fixed size, and the features after them."""
 
-    def __init__(self, recommender: "Recommender", capacity: int):
-        self._live = live_model(recommender)
+    def __init__(self, recommender: Trained, capacity: int):
+        self._of, self._live = recommender, live_model(recommender)
         self._states = self._live.room(capacity)
         self._features = self._live.first.new_empty(capacity, self._live.first.shape[1])
         # an event that the state does not hold yet, because the model is told when the next one comes
@@ -115,6 +117,21 @@ class RecurrentMemory:
     def scores(self, features: Tensor) -> Tensor:
         return self._live.scores(features)
 
+    @torch.inference_mode()
+    def encode(self, codes: Any, times: Any) -> tuple[list[Any], list[int]]:
+        live, model = self._live, self._live.model
+        log = log_of(self._of.log, codes, times)
+        end = np.array([len(codes) if live.eager else len(codes) - 1])
+        asked = None if live.eager else times[-1:]
+        packed, _ = pack(log, np.array([0]), end, items=live.items, query_time=not live.eager, asked=asked)
+        model.eval()
+        y, state = model.encode(packed.events.to(live.device), packed.cu_seqlens)
+        arrays = [part[0].cpu().numpy() for block in state for part in block]
+        if live.eager:
+            return [*arrays, y[-1].cpu().numpy()], [NONE, NONE]
+        since = times[-1] - times[-2] if len(times) > 1 else NONE
+        return [*arrays, np.zeros_like(y[-1].cpu().numpy())], [int(codes[-1]), int(since)]
+
     def row(self, slot: int) -> tuple[list[Any], list[int]]:
         features = self._features[slot] if self._live.eager else torch.zeros_like(self._features[slot])
         arrays = [*self._live.row(self._states, slot), features.cpu().numpy()]
@@ -122,7 +139,7 @@ class RecurrentMemory:
 
     @torch.inference_mode()
     def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
-        if arrays:  # someone without events has none
+        if arrays:
             *parts, features = arrays
             self._live.put(self._states, slot, parts)
             self._features[slot] = torch.from_numpy(features.copy()).to(self._live.device)
@@ -132,7 +149,7 @@ class RecurrentMemory:
 class WindowMemory:
     """The last events of each user, encoded together when asked for."""
 
-    def __init__(self, recommender: "Recommender", capacity: int, context: int):
+    def __init__(self, recommender: Trained, capacity: int, context: int):
         self._of, self._context = recommender, context
         self._recent = [np.zeros((0, 2), dtype=np.int64)] * capacity  # (item, time), latest last
 
@@ -167,17 +184,22 @@ class WindowMemory:
     def scores(self, features: Tensor) -> Tensor:
         return self._of.model.scores(features)
 
+    def encode(self, codes: Any, times: Any) -> tuple[list[Any], list[int]]:
+        recent = np.stack([codes.astype(np.int64), times], 1)
+        return [recent[max(0, len(recent) - self._context) :]], [NONE, NONE]
+
     def row(self, slot: int) -> tuple[list[Any], list[int]]:
         return [self._recent[slot]], [NONE, NONE]
 
     def put(self, slot: int, arrays: list[Any], pending: list[int]) -> None:
-        self._recent[slot] = arrays[0]
+        if arrays:
+            self._recent[slot] = arrays[0]
 
 
 class BaselineMemory(WindowMemory):
     """The last events of each user, for a baseline: its scores are all the features that it has."""
 
-    def __init__(self, recommender: "Recommender", capacity: int, baseline: Baseline):
+    def __init__(self, recommender: Trained, capacity: int, baseline: Baseline):
         super().__init__(recommender, capacity, baseline.last)
         self._baseline = baseline
 
@@ -188,7 +210,7 @@ class BaselineMemory(WindowMemory):
         return features
 
 
-def memory_of(recommender: "Recommender", capacity: int) -> Memory:
+def memory_of(recommender: Trained, capacity: int) -> Memory:
     """What suits a recommender."""
     if recommender.baseline is not None:
         return BaselineMemory(recommender, capacity, recommender.baseline)

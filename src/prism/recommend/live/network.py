@@ -1,17 +1,16 @@
 """A recommender's network ready for live users: item rows computed once, one step of many users' states in place."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prism.models.one_token import OneToken
+from prism.models.one_token import OneToken, StackState, versions
+from prism.recommend.live.rows import embed
 from prism.recommend.model.recommender import Events, gap_limits
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.trained import Trained
 
 LIMITS = np.array(gap_limits())
 # For each part of the state one array, or tensor, the first axis of which is the user.
@@ -30,7 +29,7 @@ class LiveModel(ABC):
     """[1, D]: features of someone without events."""
 
     @torch.inference_mode()
-    def __init__(self, recommender: "Recommender"):
+    def __init__(self, recommender: Trained):
         model = recommender.model.eval()
         self.model, self.items, self.device = model, model.items, recommender.device
         self.eager = not model.config.query_time
@@ -77,16 +76,17 @@ class CompiledModel(LiveModel):
     """On the CPU, all blocks in one compiled call; states are numpy's."""
 
     @torch.inference_mode()
-    def __init__(self, recommender: "Recommender", one: OneToken):
+    def __init__(self, recommender: Trained, one: OneToken):
         super().__init__(recommender)
         self._one, model = one, self.model
-        self._rows = model._rows().detach().numpy()
-        self._gaps = _rows_of(model.since), _rows_of(model.until)
-        self._scale = np.float32(model.config.backbone.dim**0.5)
+        rows = model._rows().detach().numpy()
+        none = np.zeros((0, rows.shape[1]), rows.dtype)
+        gaps = tuple(none if table is None else table.weight.detach().numpy() for table in (model.since, model.until))
+        self._inputs = (rows, gaps, LIMITS, rows.dtype.type(rows.shape[1] ** 0.5))
         state = one.empty(1)
-        x = self._embed(np.array([self.items]), np.array([-1]), np.array([0]))  # the start token
-        y = one.advance(x, np.array([0]), state, state)
-        self._fresh, self.first = [*state[0], *state[1]], model._project(torch.from_numpy(y))
+        start = np.array([self.items]), np.array([-1]), np.array([0])
+        self.first = self._features(start, np.array([0]), state, state)
+        self._fresh = [*state[0], *state[1]]
 
     def room(self, count: int) -> States:
         """As promised."""
@@ -110,29 +110,27 @@ class CompiledModel(LiveModel):
     @torch.inference_mode()
     def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
         """As promised."""
-        before, where = states, rows
-        if not keep:
-            before, where = [part[rows] for part in states], np.arange(len(rows))
-        pair = (tuple(before[: self._one.layers]), tuple(before[self._one.layers :]))
-        y = self._one.advance(self._embed(codes, since, until), where, pair, pair)
-        return self.model._project(torch.from_numpy(y))
+        events, before = (codes, since, until), self._pair(states)
+        if keep:
+            return self._features(events, rows, before, before)
+        return self._features(events, rows, before, self._pair(self.room(len(rows))), np.arange(len(rows)))
 
-    def _embed(self, codes: Any, since: Any, until: Any) -> Any:
-        """As the model's own, in numpy: a handful of rows is not worth PyTorch's overhead."""
-        of_since, of_until = self._gaps
-        x = self._rows[codes]
-        if of_since is not None:
-            x = x + of_since[gap_buckets(since)]
-        if of_until is not None:
-            x = x + of_until[gap_buckets(until)]
-        return x * self._scale
+    def _pair(self, states: States) -> StackState:
+        return tuple(states[: self._one.layers]), tuple(states[self._one.layers :])
+
+    def _features(
+        self, events: tuple[Any, Any, Any], rows: Any, before: StackState, after: StackState, to: Any = None
+    ) -> Tensor:
+        x = np.empty((len(rows), self._inputs[0].shape[1]), self._inputs[0].dtype)
+        embed(*self._inputs, *events, x)
+        return self.model._project(torch.from_numpy(self._one.advance(x, rows, before, after, to)))
 
 
 class TensorModel(LiveModel):
     """Any blocks on any device, as the model's own step; states are tensors there, and stay there."""
 
     @torch.inference_mode()
-    def __init__(self, recommender: "Recommender"):
+    def __init__(self, recommender: Trained):
         super().__init__(recommender)
         begin = self._events(np.array([self.items]), np.array([-1]), np.array([0]))
         self.first, state = self.model.step(begin, None)
@@ -169,19 +167,17 @@ class TensorModel(LiveModel):
         return Events(*(torch.from_numpy(part) for part in (codes, since, times))).to(self.device)
 
 
-def live_model(recommender: "Recommender") -> LiveModel:
-    """What suits a recommender's model and the device that it is on."""
+def live_model(recommender: Trained) -> LiveModel:
+    """What suits a recommender's model and the device that it is on; made once, until its weights change."""
+    now = versions(recommender.model.parameters())
+    if recommender.live is None or recommender.live[0] != now:
+        recommender.live = now, _live_model(recommender)
+    return recommender.live[1]
+
+
+def _live_model(recommender: Trained) -> LiveModel:
     backbone = recommender.model.backbone
     blocks = list(backbone.blocks)
     if backbone.positions is None and OneToken.fits(blocks):  # type: ignore[arg-type]
         return CompiledModel(recommender, OneToken(blocks, backbone.norm))  # type: ignore[arg-type]
     return TensorModel(recommender)
-
-
-def _rows_of(table: torch.nn.Embedding | None) -> Any:
-    return None if table is None else table.weight.detach().numpy()
-
-
-def gap_buckets(seconds: Any) -> Any:
-    """`gap_bucket` of a numpy array."""
-    return LIMITS.searchsorted(seconds, side="right")

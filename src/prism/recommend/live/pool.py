@@ -7,7 +7,7 @@ in the batch. All methods may be called from any thread; one lock makes them tak
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +15,15 @@ from torch import Tensor
 
 from prism.config import at_least, several
 from prism.errors import InputError
+from prism.recommend.answer.ask import one_history
 from prism.recommend.answer.choose import NOTHING, Filter, Recommendation, as_list, best, permitted
 from prism.recommend.data.clock import Moment, seconds
+from prism.recommend.data.log import Log
 from prism.recommend.live.memories import NONE, Memory, memory_of
 from prism.recommend.live.placed import Beside, Placed
 from prism.recommend.live.user_bytes import UserValue, pack_user, unpack_user
-from prism.recommend.model.experts.user_state import UserState, empty_state, updated
-from prism.recommend.model.recommender import live_scores
-
-if TYPE_CHECKING:
-    from prism.recommend.recommender import Recommender
+from prism.recommend.model.experts.user_state import UserState, empty_state, state_after, updated
+from prism.recommend.trained import Trained
 
 User = Hashable
 
@@ -36,9 +35,7 @@ class SessionPool:
     Of one with a limited context, or of a baseline, the last events are kept instead and read on demand.
     """
 
-    def __init__(
-        self, recommender: "Recommender", capacity: int = 4096, *, evicted: Callable[[User], None] | None = None
-    ):
+    def __init__(self, recommender: Trained, capacity: int = 4096, *, evicted: Callable[[User], None] | None = None):
         at_least("capacity", capacity, 1)
         self._of, self.capacity, self._evicted = recommender, capacity, evicted
         self._lock = RLock()
@@ -47,7 +44,8 @@ class SessionPool:
         self._counts, self._times = np.zeros(capacity, dtype=np.int64), np.zeros(capacity, dtype=np.int64)
         self._nobody = empty_state(1)
         self._users: list[UserState] = [self._nobody] * capacity
-        self._experts = recommender.experts
+        self._experts, gates = recommender.experts, recommender.model.gates
+        self._weights = None if gates is None else gates.arrays()
         self._items = recommender.model.items
         self._memory: Memory = memory_of(recommender, capacity)
 
@@ -117,8 +115,9 @@ class SessionPool:
             known = slot is not None and self._counts[slot] > 0
             before = latest.get(user, int(self._times[slot]) if known else None)
             if before is not None and time < before:
+                whose = "" if user is None else f" of user {user!r}"
                 raise InputError(
-                    f"time {time} of user {user!r} is before the last event's, {before}: give events in order of time"
+                    f"time {time}{whose} is before the last event's, {before}: give events in the order of time"
                 )
             latest[user] = time
 
@@ -177,18 +176,27 @@ class SessionPool:
 
     def restore(self, user: User, state: bytes) -> None:
         """Puts a user's state, as `state` gave it, in place of what is here."""
-        value = unpack_user(state, self._of)
+        self._put(user, unpack_user(state, self._of))
+
+    def load(self, user: User, items: Sequence[object], times: Sequence[int] | None = None) -> None:
+        """Begins a user anew with a whole history, oldest first."""
+        self.begin(user, one_history(self._of.log, self._items, None, list(items), times))
+
+    def begin(self, user: User, history: Log) -> None:
+        """Begins a user anew with the events of a log of one, encoded at once."""
+        known = history.items < self._items
+        codes, times = history.items[known], history.times[known]
+        arrays, pending = self._memory.encode(codes, times) if len(codes) else ([], [NONE, NONE])
+        facts = np.array([len(codes), times[-1] if len(codes) else 0, *pending])
+        self._put(user, UserValue(arrays=arrays, user=state_after(codes, times), facts=facts))
+
+    def _put(self, user: User, value: UserValue) -> None:
         with self._lock:
             slot = self._slot(user)
             self._clear(slot)
             self._counts[slot], self._times[slot], *pending = value.facts.tolist()
             self._memory.put(slot, value.arrays, pending)
             self._users[slot] = value.user
-
-    def load(self, user: User, items: Sequence[object], times: Sequence[int] | None = None) -> None:
-        """Begins a user anew with a whole history, oldest first."""
-        session = self._of.session(history=list(items), times=times)
-        self.restore(user, session.state())
 
     def drop(self, user: User) -> bool:
         """Forgets a user; whether there was one."""
@@ -233,8 +241,10 @@ class SessionPool:
     def _scores(self, slots: Any, users: list[UserState], at: int | None, placed: Placed | None) -> Tensor:
         features = self._memory.features(slots, self._times[slots], at)
         scores = self._memory.scores(features)
-        if self._experts is not None:
-            scores = live_scores(self._of.model, self._experts, scores, features, users, [at] * len(users))
+        if self._experts is not None and self._weights is not None:
+            found = scores.cpu().numpy()
+            self._experts.add_live(found, features.cpu().numpy(), self._weights, users, at)
+            scores = torch.from_numpy(found).log_softmax(1)
         if placed is None:
             return scores
         whole = placed.beside(scores, [user.taken for user in users])

@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.recommend.model.experts.entries import KINDS
+from prism.recommend.model.experts.gates import BARRED, GateWeights
 from prism.recommend.model.experts.habits import WEIGHTS
 from prism.recommend.model.experts.kernels import CONTEXT
 
 HIDDEN = 32
-# Where only items are asked for that are new to the user, a taken one is out of the question.
-BARRED = -30.0
 # Features that an expert of another name brings.
 WITH = {"own": "repeat", "unprompted": "next"}
 
@@ -43,6 +42,12 @@ class Gates(nn.Module):
         self.register_buffer("barred", torch.tensor(False))
         # of the repeat expert's score; kept with the weights, because they too are fitted
         self.register_buffer("repeats", torch.zeros(WEIGHTS, dtype=torch.float64))
+
+    def arrays(self) -> GateWeights:
+        """The same numbers for compiled loops; on a CPU no copies, so that they are always those of now."""
+        maps = self.features.weight, self.context.weight, self.context.bias, self.out.weight, self.out.bias
+        parts = [part.detach().cpu().numpy() for part in (*maps, self.chosen)]
+        return GateWeights._make([*parts, bool(self.barred)])
 
     def forward(self, x: Float[Tensor, "N D"], contexts: Float[Tensor, "N C"]) -> Float[Tensor, "N K"]:
         """Token by token."""

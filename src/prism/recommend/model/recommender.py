@@ -4,7 +4,6 @@ Row i of the table is item i's own, and where items have features what it shares
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -20,10 +19,10 @@ from prism.layers.base.dropout import Dropout
 from prism.layers.base.initial import initialise
 from prism.layers.base.mixer import GROWS, State
 from prism.models.backbone import BackboneConfig
+from prism.models.one_token import versions
 from prism.ops.common.packing import Limits
 from prism.recommend.data.items import ItemValues
-from prism.recommend.model.experts import Experts, Floats, check_experts
-from prism.recommend.model.experts.user_state import UserState
+from prism.recommend.model.experts import Floats, check_experts
 from prism.recommend.model.item_features import ItemFeatures
 from prism.recommend.model.mixture import Gates
 from prism.recommend.model.sharded_table import ShardedTable
@@ -173,8 +172,7 @@ class RecommenderModel(nn.Module):
         """The rows of all items, or of those used, and the start token's; made once where nothing is trained."""
         if used is not None or self.features is None or torch.is_grad_enabled():
             return self._make_rows(used)
-        weights = (self.embedding.weight, *self.features.parameters())
-        now = tuple((w.data_ptr(), -1 if w.is_inference() else w._version, w.dtype) for w in weights)
+        now = versions((self.embedding.weight, *self.features.parameters()))
         if self._kept_rows is None or self._kept_rows[0] != now:
             self._kept_rows = (now, self._make_rows(None))
         return self._kept_rows[1]
@@ -207,21 +205,6 @@ class RecommenderModel(nn.Module):
             x = x + self.until(gap_bucket(events.times[..., 1] - events.times[..., 0]))
         # the table's rows have length 1, as scores want them; the blocks add vectors with entries of variance 1
         return self.dropout(x * self.config.backbone.dim**0.5)
-
-
-def live_scores(
-    model: RecommenderModel,
-    experts: Experts,
-    scores: Float[Tensor, "N I"],
-    features: Float[Tensor, "N D"],
-    states: Sequence[UserState],
-    asked: Sequence[int | None],
-) -> Float[Tensor, "N I"]:
-    """Scores of the mixture for live users, from the model's own scores: logarithms of probabilities."""
-    moments = experts.moments(states, asked)
-    found = scores.cpu().numpy()
-    experts.add_live(found, model.expert_weights(features, moments.contexts), moments)
-    return torch.from_numpy(found).log_softmax(1)
 
 
 def gap_limits() -> list[int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from prism.errors import InputError, suggest
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
 from prism.recommend.model.experts import kernels
+from prism.recommend.model.experts.gates import GateWeights
 from prism.recommend.model.experts.repeats import fit_repeats
 from prism.recommend.model.experts.rows import named_arrays, table_from
 from prism.recommend.model.experts.tables import ExpertTables, expert_tables
@@ -25,15 +26,6 @@ def check_experts(names: Sequence[str]) -> None:
     for name in names:
         if name not in EXPERTS:
             raise InputError(f"there is no expert {name!r}: {suggest(name, EXPERTS)}")
-
-
-class Moments(NamedTuple):
-    """What the experts see of some users now."""
-
-    states: tuple[UserState, ...]
-    own: list[NDArray[np.float64]]
-    contexts: Floats
-    rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,21 +54,14 @@ class Experts:
         """scores [queries, items] += Σ weight · feature."""
         kernels.add_to_queries(scores, weights, *self._questions(log, queries))
 
-    def moments(self, states: Sequence[UserState], asked: Sequence[int | None]) -> Moments:
-        """Live users, each asked about at a time (None: that of the latest event)."""
-        contexts = np.zeros((len(states), kernels.CONTEXT), dtype=np.float32)
-        rows = np.zeros((len(states), kernels.ROWS), dtype=np.int64)
-        own = [np.empty(len(state.items)) for state in states]
-        for n, (state, at) in enumerate(zip(states, asked, strict=True)):
-            timed = at is not None and (self.timed or not state.facts[EVENTS])
-            now = int(at) if timed and at is not None else int(state.facts[LAST_TIME])
-            kernels.look(state, now, self.tables, self.repeats, own[n], contexts[n], rows[n])
-        return Moments(tuple(states), own, contexts, rows)
-
-    def add_live(self, scores: Floats, weights: Floats, moments: Moments) -> None:
-        """scores [users, items] += Σ weight · feature."""
-        for n, state in enumerate(moments.states):
-            kernels.add_live(scores[n], weights[n], state, moments.rows[n], self.tables, moments.own[n])
+    def add_live(
+        self, scores: Floats, features: Floats, gates: GateWeights, states: Sequence[UserState], asked: int | None
+    ) -> None:
+        """scores [users, items] += Σ weight · feature, asked at one time; None: that of each user's latest event."""
+        for n, state in enumerate(states):
+            timed = asked is not None and (self.timed or not state.facts[EVENTS])
+            now = asked if timed else int(state.facts[LAST_TIME])
+            kernels.add_live(scores[n], features[n], gates, state, now, self.tables, self.repeats)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All tables by name, for a file."""

@@ -4,6 +4,7 @@ import numpy as np
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.model.experts.entries import ENTRIES, entries, most_entries
+from prism.recommend.model.experts.gates import weigh
 from prism.recommend.model.experts.habits import repeat_shares
 from prism.recommend.model.experts.rows import pair_of
 from prism.recommend.model.experts.tables import period_of
@@ -70,10 +71,14 @@ def add_moment(out, weights, state, rows, tables, own, sums, items, kinds, value
 
 
 @loop
-def add_live(out, weights, state, rows, tables, own):  # type: ignore[no-untyped-def]
-    """`add_moment` for one user, with memory of its own."""
+def add_live(out, x, gates, state, now, tables, repeats):  # type: ignore[no-untyped-def]
+    """out [items] += Σ weight · feature of one user now, whose features are x [D], with memory of its own."""
     known = len(out)
     most = most_entries(state, known)
+    own, context, rows = np.empty(len(state.items)), np.empty(CONTEXT, dtype=np.float32), np.empty(ROWS, dtype=np.int64)
+    weights = np.empty(ENTRIES + ROWS, dtype=x.dtype)
+    look(state, now, tables, repeats, own, context, rows)
+    weigh(x, context, gates, weights)
     items, kinds = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8)
     add_moment(out, weights, state, rows, tables, own, np.zeros(known), items, kinds, np.empty(most, dtype=np.float32))
 
