@@ -135,7 +135,9 @@ def test_the_command_writes_table_curves_and_one_json_per_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ProbeSettings(length=8, training=SHORT)
-    probe(("parity",), mixers=("prism",), seeds=2, settings=settings, processes=1, out=tmp_path)
+    with pytest.raises(InputError, match="device 'tpu7' cannot be used"):
+        probe(("parity",), mixers=("prism",), settings=settings, device="tpu7", out=tmp_path)
+    probe(("parity",), mixers=("prism",), seeds=2, settings=settings, device="cpu", threads=1, out=tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["curves.png", "prism-0.json", "prism-1.json", "table.txt"]
     table = (tmp_path / "table.txt").read_text()
     assert "±" in table
@@ -160,7 +162,7 @@ def test_a_cell_tells_mean_spread_and_how_many_seeds_solved_it() -> None:
 def test_a_recipe_is_where_the_other_options_start(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ProbeSettings] = []
     monkeypatch.setattr(Job, "settings_json", lambda job: seen.append(job.settings))
-    monkeypatch.setattr(probing, "run_jobs", lambda jobs, out, processes: {job: job.settings_json() for job in jobs})
+    monkeypatch.setattr(probing, "run_jobs", lambda jobs, *rest: {job: job.settings_json() for job in jobs})
     monkeypatch.setattr(probing, "show_table", lambda found: "")
     monkeypatch.setattr(probing, "write_whole", lambda *_: None)
     monkeypatch.setattr(probing, "write_curves", lambda *_: None)

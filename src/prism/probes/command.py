@@ -1,7 +1,6 @@
 """`prism probe`: probes × mixers × seeds, each run a JSON of its own; the table beside the paper's, curves."""
 
 from dataclasses import asdict, dataclass
-from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +9,12 @@ import tyro
 from prism.config import one_of, positive, some
 from prism.errors import InputError, needs
 from prism.files import write_whole
+from prism.machine import pick_device, use_threads
 from prism.probes.report import has_lengths, show_table, write_curves, write_lengths
 from prism.probes.settings import RECIPES, ProbeSettings, Recipe
 from prism.probes.tasks.base import PAPER_PROBES
 from prism.probes.training import ProbeResult, run_probe
-from prism.train.jobs import finished, run_jobs
+from prism.train.jobs import at_once, finished, run_jobs
 
 PAPER_MIXERS = ("attention", "linear-attention", "mom", "prism")
 
@@ -28,6 +28,7 @@ class Job:
     """As it was spelled: `prism:steps=4,anchor=none`, `prism,attention`."""
     seed: int
     settings: ProbeSettings
+    device: str | None = None
 
     def path(self, out: Path) -> Path:
         """Where its result lies."""
@@ -35,12 +36,13 @@ class Job:
 
     def settings_json(self) -> dict[str, Any]:
         """What must be the same for a result to be this run's."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "device"}
 
     def run(self) -> ProbeResult:
         """Trains."""
         s, probe = self.settings, self.settings.probe(self.task)
-        result, _ = run_probe(probe, s.model(probe, self.mixer), s.training, seed=self.seed)
+        model, device = s.model(probe, self.mixer), pick_device(self.device)
+        result, _ = run_probe(probe, model, s.training, seed=self.seed, device=device)
         return result
 
     def read(self, record: dict[str, Any]) -> ProbeResult:
@@ -63,7 +65,9 @@ def probe(
     seeds: int = 1,
     recipe: Recipe = "ours",
     settings: Annotated[ProbeSettings, tyro.conf.arg(name="")] = RECIPES["ours"],
-    processes: int = cpu_count() or 1,
+    processes: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
     only_finished: bool = False,
     out: Path = Path("probing"),
 ) -> None:
@@ -77,12 +81,16 @@ def probe(
         seeds: Runs of each, with seeds 0, 1, …
         recipe: Where the options below start: ours, or the training of the code released with the paper.
         settings: Model and training, the same for all.
-        processes: Runs at a time, each on one thread.
+        processes: Runs at a time; default: as many as the cores have threads for, 1 on a GPU.
+        device: Where the models run, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Threads of each run; default: one where several run at a time, else as many as torch takes.
         only_finished: Train nothing: the table and the pictures of those runs that OUT holds.
         out: Folder of the results: TASK/MIXER-SEED.json, table.txt, curves.png, lengths.png.
     """
     needs("matplotlib", extra="plots")  # before hours of training, not after
     some(mixers=mixers)
+    use_threads(threads)
+    processes = at_once(pick_device(device), threads) if processes is None else processes
     positive(seeds=seeds, processes=processes)
     one_of("recipe", recipe, Recipe)
     if settings is RECIPES["ours"]:  # called from Python with a recipe alone
@@ -91,12 +99,12 @@ def probe(
         for mixer in mixers:
             settings.model(settings.probe(task), mixer).build()  # refuses what does not fit
     jobs = [
-        Job(task=task, mixer=mixer, seed=seed, settings=settings)
+        Job(task=task, mixer=mixer, seed=seed, settings=settings, device=device)
         for seed in range(seeds)
         for task in tasks or PAPER_PROBES
         for mixer in mixers
     ]
-    results = finished(jobs, out) if only_finished else run_jobs(jobs, out, processes)
+    results = finished(jobs, out) if only_finished else run_jobs(jobs, out, processes, threads)
     if not results:
         raise InputError(f"{out} holds none of these runs: leave --only-finished out, and they are run")
     found = {(job.task, job.mixer, job.seed): result for job, result in results.items()}

@@ -26,6 +26,7 @@ from prism.probes.tasks.base import VOCABULARY, Examples, Probe
 Schedule = Literal["cosine", "constant"]
 # Batches drawn at once: the generators' cost is in their calls.
 _AHEAD = 32
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,22 +165,23 @@ def run_probe(
     training: ProbeTraining,
     *,
     seed: int = 0,
+    device: torch.device = CPU,
     watch: Callable[[Look], None] | None = None,
 ) -> tuple[ProbeResult, ProbeModel]:
     """Trains a model drawn from `seed` on examples drawn from `seed`; `watch` hears of every look."""
     torch.manual_seed(seed)
-    net = model.build()
+    net = model.build().to(device)
     began, curve, losses = time.perf_counter(), [], []
     optimiser = torch.optim.AdamW(net.parameters(), betas=(0.9, training.beta2), weight_decay=training.weight_decay)
     watched = watching(probe, training, seed)
     for step, (tokens, labels) in enumerate(batches(probe, training, seed)):
-        losses.append(_update(net, optimiser, tokens, labels, training.rate(step), training.clip))
+        losses.append(_update(net, optimiser, tokens.to(device), labels.to(device), training.rate(step), training.clip))
         if (step + 1) % training.every and step + 1 < training.steps:
             continue
         loss = float(torch.stack(losses).mean())
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss} by step {step + 1}: try a smaller lr, now {training.lr}")
-        curve.append(Look(step=step + 1, loss=loss, accuracy=accuracy(net, watched)))
+        curve.append(Look(step=step + 1, loss=loss, accuracy=accuracy(net, watched, device)))
         losses.clear()
         if watch is not None:
             watch(curve[-1])
@@ -187,7 +189,7 @@ def run_probe(
             break
     pair = _solved(curve, training.solved)
     result = ProbeResult(
-        accuracy=accuracy(net, probe.draw(training.tested, seed=seed, split="test", batch=1)),
+        accuracy=accuracy(net, probe.draw(training.tested, seed=seed, split="test", batch=1), device),
         solved_at=pair[0].step if pair else None,
         steps=curve[-1].step,
         seconds=time.perf_counter() - began,
@@ -195,7 +197,7 @@ def run_probe(
         curve=curve,
         longer={
             str(long.length): accuracy(
-                net, long.draw(max(1, training.tested // times), seed=seed, split="test", batch=1)
+                net, long.draw(max(1, training.tested // times), seed=seed, split="test", batch=1), device
             )
             for times in probe.longer
             for long in [replace(probe, length=times * probe.length)]
@@ -248,10 +250,10 @@ def _solved(curve: list[Look], enough: float) -> list[Look]:
 
 
 @torch.no_grad()
-def accuracy(net: nn.Module, examples: Examples) -> float:
+def accuracy(net: nn.Module, examples: Examples, device: torch.device = CPU) -> float:
     """The share of examples whose label has the highest logit."""
     right = 0
     for tokens, labels in zip(*(torch.from_numpy(part).split(256) for part in examples), strict=True):
         asked = labels if labels.ndim == 1 else labels[:, -1]
-        right += int((net(tokens).argmax(-1) == asked).sum())
+        right += int((net(tokens.to(device)).argmax(-1).cpu() == asked).sum())
     return right / len(examples.labels)

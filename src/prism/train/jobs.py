@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 
 from prism.files import refuse_file, write_whole
+from prism.machine import use_threads
 from prism.train.settings import read_settings, refuse_others
 
 
@@ -57,14 +58,14 @@ R = TypeVar("R", bound=Runnable)
 J = TypeVar("J", bound=Job)
 
 
-def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1) -> dict[J, Any]:
-    """All results, those that `out` holds read from it, the others run and written there one by one."""
+def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1, threads: int | None = None) -> dict[J, Any]:
+    """All results, those that `out` holds read from it, the others run (`run_all`) and written there one by one."""
     refuse_file(out)
     done = finished(jobs, out)
     missing = [job for job in jobs if job not in done]
     if done:
         print(f"{len(done)} of {len(jobs)} runs are in {out} already", flush=True)
-    for n, (job, result) in enumerate(run_all(missing, processes), 1):
+    for n, (job, result) in enumerate(run_all(missing, processes, threads), 1):
         done[job] = result
         write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
         print(f"{n}/{len(missing)}  {job.line(result)}", flush=True)
@@ -76,15 +77,16 @@ def finished(jobs: Sequence[J], out: Path) -> dict[J, Any]:
     return {job: result for job in jobs if (result := _read(job, out)) is not None}
 
 
-def at_once() -> int:
-    """Runs to start at a time, one thread each: as many as there are cores for us; one where there is a GPU."""
-    if torch.cuda.is_available():
+def at_once(device: torch.device, threads: int | None = None) -> int:
+    """Runs to start at a time: as many as there are cores for us, of one thread or `threads` each; one on a GPU."""
+    if device.type != "cpu":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // (threads or 1))
 
 
-def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
-    """Each job with its result, as it ends; `processes` at a time, then each on one thread."""
+def run_all(jobs: Sequence[R], processes: int, threads: int | None = None) -> Iterator[tuple[R, Any]]:
+    """Each job with its result, as it ends; `processes` at a time, then each on one thread, or on `threads`."""
     if processes == 1 or len(jobs) < 2:
         for job in jobs:
             yield job, job.run()
@@ -96,14 +98,14 @@ def run_all(jobs: Sequence[R], processes: int) -> Iterator[tuple[R, Any]]:
             # no more than can run: what lies in the pool's queue would still be run after Ctrl-C
             while waiting and len(running) < processes:
                 job = waiting.pop(0)
-                running[pool.submit(_on_one_thread, job)] = job
+                running[pool.submit(_with_threads, job, threads or 1)] = job
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for one in finished:
                 yield running.pop(one), one.result()
 
 
-def _on_one_thread(job: Runnable) -> Any:
-    torch.set_num_threads(1)
+def _with_threads(job: Runnable, threads: int) -> Any:
+    use_threads(threads)
     return job.run()
 
 

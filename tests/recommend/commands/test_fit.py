@@ -87,6 +87,9 @@ def test_a_table_of_items_gives_names_and_features(folder: Path, capsys: pytest.
         ("fit {0}/x.csv --out {0}/x", "name it with --item"),
         ("compare {0}/log.csv --out {0}/x --mixers prism sasrek", "unknown mixer 'sasrek': did you mean 'sasrec'?"),
         ("compare {0}/log.csv --out {0}/x --device tpu7", "device 'tpu7' cannot be used"),
+        ("compare {0}/log.csv --out {0}/x --threads 0", "threads must be a whole number of at least 1, got 0"),
+        ("demo --out {0}/x --device tpu7", "device 'tpu7' cannot be used"),
+        ("demo --out {0}/x --threads 0", "threads must be a whole number of at least 1, got 0"),
         ("compare {0}/log.csv --out {0}/x --seeds 0", "seeds must be at least 1, got 0"),
         (
             "fit {0}/log.csv --out {0}/x --lr much",

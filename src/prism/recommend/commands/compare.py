@@ -11,7 +11,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from prism.config import at_least
 from prism.errors import InputError
 from prism.files import write_whole
-from prism.machine import pick_device
+from prism.machine import pick_device, use_threads
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
 from prism.recommend.data.reading import READING, Reading
@@ -67,6 +67,7 @@ def compare(
     config: OmitArgPrefixes[FitConfig] = DEFAULT,
     processes: int | None = None,
     device: str | None = None,
+    threads: int | None = None,
     reading: OmitArgPrefixes[Reading] = READING,
 ) -> None:
     """Trains several mixers with several seeds and prints one table, beside simple baselines; run again, it continues.
@@ -77,16 +78,18 @@ def compare(
         mixers: Each as `prism fit --mixer` takes it: prism prism:steps=0 prism:keys=shared,anchor=none prism,attention.
         seeds: Runs of each mixer, with seeds 0, 1, …
         config: What to train and how, the same for all; `mixer` and `seed` are set by the comparison.
-        processes: How many runs at the same time, each on one thread: the faster way to train many small models. 1: one
-            after the other, on all threads, with a progress bar. Default: the number of cores.
+        processes: How many runs at the same time: the faster way to train many small models. 1: one after the other,
+            with a progress bar. Default: as many as the cores have threads for; 1 on a GPU.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Threads of each run; default: one where several run at the same time, else as many as torch takes.
         reading: How the log is read.
     """
     at_least("seeds", seeds, 1)
-    processes = at_once() if processes is None else processes
+    use_threads(threads)
+    place = pick_device(device)
+    processes = at_once(place, threads) if processes is None else processes
     at_least("processes", processes, 1)
     configs = {name: variant(config, name) for name in mixers}  # a wrong name is refused before anything is read
-    pick_device(device)  # and one that is not there
     if not configs:
         raise InputError("mixers is empty: give at least one name of `prism list`")
     log = load(data, reading)
@@ -95,7 +98,7 @@ def compare(
     config, chosen = config.resolve(facts_of(divided))
     print("\n".join(map(str, chosen)), flush=True)
     configs = {name: variant(config, name) for name in mixers}
-    rows = compare_on(divided, config, configs, seeds, out, processes=processes, device=device)
+    rows = compare_on(divided, config, configs, seeds, out, processes=processes, device=device, threads=threads)
     show_rows(f"{log.name}, {config.protocol}, test", rows)
     refuse_failures(rows)
 
@@ -110,6 +113,7 @@ def compare_on(
     progress: bool = True,
     processes: int = 1,
     device: str | None = None,
+    threads: int | None = None,
 ) -> list[Row]:
     """A row each for the baselines and for `configs`; what `out` already holds is not computed again."""
     open_run(out, divided, variant(config, DEFAULT.mixer), store=True)
@@ -133,7 +137,7 @@ def compare_on(
         run: metrics for run in runs if (metrics := _read(run.result)) is not None
     }
     missing = [run for run in runs if run not in found]
-    for n, (run, result) in enumerate(run_all(missing, processes), 1):
+    for n, (run, result) in enumerate(run_all(missing, processes, threads), 1):
         found[run] = result
         if progress:
             print(f"{n}/{len(missing)}  {run.folder.name}  {_summary(result)}", flush=True)

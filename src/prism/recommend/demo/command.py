@@ -17,7 +17,7 @@ from prism.display.tables import show
 from prism.display.text import plain_lines
 from prism.errors import needs
 from prism.files import write_whole
-from prism.machine import machine
+from prism.machine import machine, pick_device, use_threads
 from prism.recommend.commands.program import program
 from prism.recommend.config import FitConfig
 from prism.recommend.data.known import load, statistics_table
@@ -68,12 +68,13 @@ class Training:
     log: Log
     folder: Path
     progress: bool
+    device: str | None
 
     def run(self) -> None:
         """Trains it; its seconds are kept even if it is stopped."""
         before, started = newest(self.folder, "last"), time.monotonic()
         try:
-            Recommender.fit(self.log, self.config, out=self.folder, progress=self.progress)
+            Recommender.fit(self.log, self.config, out=self.folder, progress=self.progress, device=self.device)
         finally:
             if newest(self.folder, "last") != before:  # else it had been trained before
                 spent = _read_seconds(self.folder) + time.monotonic() - started
@@ -81,7 +82,12 @@ class Training:
 
 
 def demo(
-    out: Path = Path("prism-demo"), data: str = "online-retail", epochs: int = CONFIG.train.epochs, seed: int = 0
+    out: Path = Path("prism-demo"),
+    data: str = "online-retail",
+    epochs: int = CONFIG.train.epochs,
+    seed: int = 0,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> None:
     """Trains PRISM, Gated DeltaNet and SASRec on real purchases, compares, recommends, writes an HTML report.
 
@@ -93,26 +99,46 @@ def demo(
         data: The shipped purchases, or a log of your own: a CSV, TSV, Parquet or JSON-lines file.
         epochs: Passes over the training events.
         seed: Seed of the first weights, the order of batches and dropout.
+        device: Where the models run, e.g. cpu or cuda; default: a GPU where there is one.
+        threads: Threads of each model; default: one, and as many models at a time as there are cores.
     """
     at_least("epochs", epochs, 1)
+    use_threads(threads)
+    processes = at_once(pick_device(device), threads)
     needs("jinja2", "matplotlib", extra="plots")  # for the report: not after minutes of training
     log = load(data)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=epochs, seed=seed))
     typed = sys.argv[1:] if Path(sys.argv[0]).name == "prism" else ["demo"]
-    path = run_demo(log, config, out, command=f"{program()} {shlex.join(typed)}", processes=at_once())
+    path = run_demo(
+        log,
+        config,
+        out,
+        command=f"{program()} {shlex.join(typed)}",
+        processes=processes,
+        device=device,
+        threads=threads,
+    )
     say("")
     say(f"report: {path.resolve()} (open it in a browser)")
     say_next(out, log)
 
 
 def run_demo(
-    log: Log, config: FitConfig, out: Path, *, command: str, progress: bool = True, processes: int = 1
+    log: Log,
+    config: FitConfig,
+    out: Path,
+    *,
+    command: str,
+    progress: bool = True,
+    processes: int = 1,
+    device: str | None = None,
+    threads: int | None = None,
 ) -> Path:
     """Everything the command does, with any log and config; gives the report's path."""
     started = time.monotonic()
     divided = GlobalTime().split(log)
     say("\n".join([statistics_table(log), divided.describe()]))
-    trained = train_all(log, config, out, progress, processes)
+    trained = train_all(log, config, out, progress=progress, processes=processes, device=device, threads=threads)
     evaluated = time.monotonic()
     returns = GlobalTime(targets="first").split(log).test
     questions = ask(divided, returns, trained)
@@ -139,22 +165,34 @@ def run_demo(
     return write_report(out / "report.html", report)
 
 
-def train_all(log: Log, config: FitConfig, out: Path, progress: bool, processes: int) -> dict[str, Trained]:
+def train_all(
+    log: Log,
+    config: FitConfig,
+    out: Path,
+    *,
+    progress: bool,
+    processes: int,
+    device: str | None = None,
+    threads: int | None = None,
+) -> dict[str, Trained]:
     """Each mixer with the experts, then each alone; `processes` at a time, which then show no progress."""
     systems = {mixer: replace(config, mixer=mixer) for mixer in MIXERS}
     systems |= {f"{mixer}-alone": replace(one, experts=()) for mixer, one in systems.items()}
     runs = [
-        Training(name=name, config=one, log=log, folder=out / name, progress=progress and processes == 1)
+        Training(name=name, config=one, log=log, folder=out / name, progress=progress and processes == 1, device=device)
         for name, one in systems.items()
     ]
     if progress:
         _, chosen = config.resolve(facts_of(GlobalTime().split(log)))
         say("\n".join(map(str, chosen)))
         say(f"\ntraining {len(runs)} models in {out}, {processes} at a time")
-    for run, _ in run_all(runs, processes):
+    for run, _ in run_all(runs, processes, threads):
         if progress:
             say(f"  {LABELS[run.name]}: {_read_seconds(run.folder):.0f} s")
-    return {run.name: Trained(Recommender.load(run.folder), run.folder, _read_seconds(run.folder)) for run in runs}
+    return {
+        run.name: Trained(Recommender.load(run.folder, device=device), run.folder, _read_seconds(run.folder))
+        for run in runs
+    }
 
 
 def ask(divided: Split, returns: Queries, trained: Mapping[str, Trained]) -> list[Question]:
