@@ -9,7 +9,7 @@ from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.splits import Split
 from prism.recommend.data.splits import split as divide
 from prism.recommend.data.synthetic import synthetic_log
-from prism.recommend.model.experts import fit_experts, partitions, tables
+from prism.recommend.model.experts import fit_experts, partitions, popular, tables
 from prism.recommend.model.experts.rows import named_arrays
 from prism.recommend.model.experts.tables import ExpertTables
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
@@ -30,7 +30,7 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.param != "as it is":
         monkeypatch.setattr(partitions, "FILE_EVENTS", 300)
         monkeypatch.setattr(tables, "KEPT", 5)
-        monkeypatch.setattr(tables, "PERIODS", 3)
+        monkeypatch.setattr(popular, "PERIODS", 3)
 
 
 def whole(prepared: Prepared) -> tuple[Split, np.ndarray]:

@@ -21,6 +21,7 @@ from prism.recommend.model.experts import (
     tables,
 )
 from prism.recommend.model.experts.entries import KINDS, REPEAT_FLOOR, TOGETHER_READ
+from prism.recommend.model.experts.popular import popularity
 from prism.recommend.model.experts.regression import LATEST, RIDGE
 from prism.recommend.model.experts.tables import (
     BEFORE,
@@ -40,7 +41,6 @@ from prism.recommend.model.experts.tables import (
     company,
     followers,
     no_accident,
-    popularity,
     successions,
     transitions,
 )

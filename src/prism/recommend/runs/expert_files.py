@@ -20,8 +20,9 @@ from prism.errors import InputError
 from prism.files import checksum, write_whole, writing
 from prism.recommend.data.log import Log
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.model.experts import partitions, regression, rows, tables
+from prism.recommend.model.experts import partitions, popular, regression, rows, tables
 from prism.recommend.model.experts.partitions import Lately, Spills, Surveyed, counted_pairs, counted_rows, fold_counts
+from prism.recommend.model.experts.popular import log_lift, shares_of
 from prism.recommend.model.experts.regression import Company, most_taken
 from prism.recommend.model.experts.rows import Pairs, Rows, table_from
 from prism.recommend.model.experts.tables import (
@@ -29,8 +30,6 @@ from prism.recommend.model.experts.tables import (
     ExpertTables,
     assembled,
     company_rows,
-    log_lift,
-    shares_of,
     without_accidents,
 )
 from prism.recommend.model.experts.training import Folds
@@ -184,10 +183,10 @@ def _about(folder: Path) -> dict[str, Any]:
 def _made_from(prepared: Prepared) -> dict[str, Any]:
     """The log, and every number that the tables depend on."""
     names = (
-        "WINDOW", "REACH", "CLOSENESS", "BEFORE", "KEPT", "ROW_NUMBERS", "ROUNDS", "PERIODS", "PERIOD_NUMBERS", "GIVEN",
-        "GIVEN_LATELY", "GIVEN_ACCIDENTS",
+        "WINDOW", "REACH", "CLOSENESS", "BEFORE", "KEPT", "ROW_NUMBERS", "ROUNDS", "GIVEN_ACCIDENTS",
     )  # fmt: skip
     numbers = {name.lower(): getattr(tables, name) for name in names}
+    numbers |= {name.lower(): getattr(popular, name) for name in ("PERIODS", "PERIOD_NUMBERS", "GIVEN", "GIVEN_LATELY")}
     numbers |= {name.lower(): getattr(regression, name) for name in ("MOST_ITEMS", "LATEST", "RIDGE")}
     numbers |= {name.lower(): getattr(rows, name) for name in ("DISCOUNT", "FEWEST", "PAIR_EVENTS")}
     return {"log": prepared.digest, "folds": FOLDS, "times": partitions.TIMES, **numbers}

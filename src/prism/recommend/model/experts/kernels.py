@@ -6,8 +6,8 @@ from prism.ops.cpu.compiling import loop
 from prism.recommend.model.experts.entries import ENTRIES, entries, most_entries
 from prism.recommend.model.experts.gates import weigh
 from prism.recommend.model.experts.habits import repeat_shares
+from prism.recommend.model.experts.popular import period_of
 from prism.recommend.model.experts.rows import pair_of
-from prism.recommend.model.experts.tables import period_of
 from prism.recommend.model.experts.user_state import (
     DISTINCT,
     EVENTS,

@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
+from prism.recommend.model.experts.popular import lately_shares, period_count
 from prism.recommend.model.experts.rows import Pairs, Rows, pairs_from, turn_order
 from prism.recommend.model.experts.tables import (
     FOLDS,
     REACH,
     around,
     largest,
-    lately_shares,
     least_count,
-    period_count,
     rows_kept,
 )
 
