@@ -120,6 +120,19 @@ def test_weights_that_change_are_packed_again() -> None:
         torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
 
 
+def test_a_fused_optimiser_of_anyones_is_noticed_by_its_training() -> None:
+    made, x = stack("prism"), torch.randn(3, 2, 12, dtype=torch.float64)
+    with torch.no_grad():
+        decode(made, x, compiled=True)
+    optimiser = torch.optim.AdamW(made.parameters(), lr=0.1, fused=True)
+    made.train()
+    made(x.transpose(0, 1))[0].sum().backward()
+    optimiser.step()
+    made.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
+
+
 def test_gradients_still_flow_through_a_step() -> None:
     made = stack("prism")
     x = torch.randn(2, 12, dtype=torch.float64, requires_grad=True)

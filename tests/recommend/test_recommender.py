@@ -178,6 +178,15 @@ def test_features_of_items_are_learned_kept_and_used_in_sessions(tmp_path: Path)
         Recommender.fit(featured(), replace(FAST, features=("kinds",)), progress=False)
 
 
+def test_validation_while_training_with_features_is_that_of_the_weights_at_that_time(tmp_path: Path) -> None:
+    config = replace(FAST, features=("kind",), train=replace(FAST.train, epochs=3, patience=3))
+    made = Recommender.fit(featured(), config, out=tmp_path / "run", progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    seen = [line["valid/ndcg@10"] for line in lines if "valid/ndcg@10" in line]
+    assert max(seen) == pytest.approx(made.evaluate(valid=True)["ndcg@10"], abs=1e-6)
+    assert len(set(seen)) == len(seen)  # rows of items that are kept from an earlier epoch would repeat
+
+
 def test_features_carry_over_to_items_that_are_rarely_taken() -> None:
     rng = np.random.default_rng(0)
     # each user keeps to one of four kinds of 50 items; an item is taken three times, too seldom to be known by itself

@@ -75,3 +75,11 @@ def test_state_restored_from_named_tensors_goes_on_the_same() -> None:
         step(model, optimiser, sparse([0, 5], torch.ones(2, 3), (6, 3)))
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_an_update_is_counted_so_that_what_is_kept_of_old_weights_is_made_again() -> None:
+    model = net()
+    optimiser = make_optimiser(model, TrainConfig(lr=0.1))
+    before = [weight._version for weight in model.parameters()]
+    step(model, optimiser, torch.ones(6, 3))
+    assert all(weight._version > old for weight, old in zip(model.parameters(), before, strict=True))

@@ -151,6 +151,12 @@ class Backbone(nn.Module):
             states.append(after)
         return self.norm(x), (*states,) if count is None else (*states, count)
 
+    def train(self, mode: bool = True) -> "Backbone":
+        """Training forgets what `step` has packed: a fused optimiser may write weights without telling."""
+        if mode:
+            self._packed = None
+        return super().train(mode)
+
     def _one_token(self, x: Tensor) -> OneToken | None:
         """The blocks packed for `step`, packed again where a weight has changed; None: they cannot be."""
         blocks = cast("list[Block]", list(self.blocks))

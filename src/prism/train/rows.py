@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
 
@@ -26,6 +27,8 @@ class RowAdamW(torch.optim.AdamW):
                     aside.append((weight, weight.grad))
                     weight.grad = None
         found = super().step(closure)
+        # PyTorch's fused form does not count its writes, and what is made from weights once is kept by that count
+        increment_version([weight for group in self.param_groups for weight in group["params"]])
         for weight, grad in aside:
             weight.grad = grad
         return found

@@ -106,6 +106,12 @@ class RecommenderModel(nn.Module):
             nn.init.zeros_(self.projection.weight)  # what the experts say stands until the model knows better
         self._kept_rows: tuple[tuple[Any, ...], Tensor] | None = None
 
+    def train(self, mode: bool = True) -> "RecommenderModel":
+        """Training forgets the rows that were made once, as `Backbone.train` forgets its own."""
+        if mode:
+            self._kept_rows = None
+        return super().train(mode)
+
     @property
     def start(self) -> int:
         """The code of the start token."""

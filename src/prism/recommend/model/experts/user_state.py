@@ -16,7 +16,7 @@ RECENT = 20
 # Distinct items whose counts and times are remembered: where there are more, the one taken longest ago makes room.
 MOST = 512
 # Slots by which a state grows. Not a share of what it has: many users of one age would then grow by much at one time.
-STEP = 16
+STEP = 32
 EVENTS, DISTINCT, LAST_TIME, LAST_SLOT, VISIT = range(5)
 # Seconds without an event after which a visit is over.
 VISIT_GAP = 1800
