@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -100,9 +101,18 @@ class Trained:
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
+        if config.opening is None and made.experts is not None and progress and is_first_process():
+            print(f"opening {made.config.opening:g}: ahead on validation before the model knows anything", flush=True)
         made._settle(task, left_open, began, out, progress, place)
         with storage.opened_run(out, split, made.config, store):
-            train(made.model, made.task(), made.config.train, out=out, progress=progress, device=place)
+            train(
+                made.model,
+                task.changed(made.config.objective),
+                made.config.train,
+                out=out,
+                progress=progress,
+                device=place,
+            )
         return made
 
     def _settle(
@@ -138,7 +148,9 @@ class Trained:
         made = cls._starting(split, config)
         made.fit_experts()
         task = made.task()
-        fit_opening(made.model, task)
+        chosen = fit_opening(made.model, task, focus=config.opening)
+        if made.experts is not None:
+            made.config = replace(made.config, opening=chosen)
         return made, task
 
     def task(self) -> RecommendationTask:

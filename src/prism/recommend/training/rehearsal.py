@@ -46,7 +46,7 @@ def rehearsed(
     for way in ways:
         _say(f"rehearsal of lr {way.train.lr:g}, focus {way.objective.focus:g}: epochs {epochs}", progress)
         trial = replace(way.train, epochs=epochs)
-        at = train(model, replace(task, objective=way.objective), trial, progress=progress, device=device)
+        at = train(model, task.changed(way.objective), trial, progress=progress, device=device)
         found.append(at.best or 0.0)  # that of the opening, where no epoch is better
         model.load_state_dict(opening)
     best = int(found[1] > LEAD * found[0])
