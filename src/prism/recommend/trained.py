@@ -103,6 +103,9 @@ class Trained:
         place, (made, task) = pick_device(device), cls.opening(split, config)
         if config.opening is None and made.experts is not None and progress and is_first_process():
             print(f"opening {made.config.opening:g}: ahead on validation before the model knows anything", flush=True)
+        if "focus" in left_open and config.objective.focus:
+            # a rule that counts events by their chance: another q than the opening's would first undo it
+            made.config = made.config.with_options({"focus": made.config.opening})
         made._settle(task, left_open, began, out, progress, place)
         with storage.opened_run(out, split, made.config, store):
             train(
