@@ -101,11 +101,7 @@ class Trained:
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
-        if config.opening is None and made.experts is not None and progress and is_first_process():
-            print(f"opening {made.config.opening:g}: ahead on validation before the model knows anything", flush=True)
-        if "focus" in left_open and config.objective.focus:
-            # a rule that counts events by their chance: another q than the opening's would first undo it
-            made.config = made.config.with_options({"focus": made.config.opening})
+        made._follow_opening(config.opening, left_open, progress)
         made._settle(task, left_open, began, out, progress, place)
         with storage.opened_run(out, split, made.config, store):
             train(
@@ -117,6 +113,18 @@ class Trained:
                 device=place,
             )
         return made
+
+    def _follow_opening(self, asked: float | None, left_open: Sequence[str], progress: bool) -> None:
+        """Where the rules count events by their chance, it is as the opening did: another q would first undo it."""
+        chosen = self.config.opening
+        if chosen is None:
+            return
+        follows = "focus" in left_open and bool(self.config.objective.focus)
+        if follows:
+            self.config = self.config.with_options({"focus": chosen})
+        if asked is None and progress and is_first_process():
+            what = f"opening {chosen:g}" + (", and focus with it" if follows else "")
+            print(f"{what}: ahead on validation before the model knows anything", flush=True)
 
     def _settle(
         self,

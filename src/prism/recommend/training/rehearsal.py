@@ -1,6 +1,6 @@
 """Two ways to learn a log, tried before training: each for some epochs from the opening, judged on validation.
 
-The rules choose the careful one, by the root of an event's chance and slowly, which suits most logs: the model then
+The rules choose the careful one, by what the opening minimised and slowly, which suits most logs: the model then
 adds to the experts and takes nothing away. The bold one, by likelihood and fast, departs from what the experts know
 before it is better; where what comes next hangs on kinds of items rather than on single ones, it ends far ahead.
 """
