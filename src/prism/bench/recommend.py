@@ -74,6 +74,7 @@ def recommend(
         layers=2,
         dropout=0.2,
         projection=experts,
+        opening=0.5,
         experts=EXPERTS if experts else (),
         protocol="leave-one-out",
         objective=ObjectiveConfig(loss=loss),

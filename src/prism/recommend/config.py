@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from prism.config import Checked, Count, Positive, at_least, from_fields
+from prism.config import Checked, Count, Positive, Share, at_least, from_fields
 from prism.errors import InputError
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers, with_options
@@ -57,6 +57,8 @@ class FitConfig(Checked):
     experts: tuple[str, ...] | None = None
     """Simple experts whose scores are added to the model's, out of repeat, next, pair, follow, together, visit,
     popular, lately; with no name after it: none."""
+    opening: Share | None = None
+    """The `focus` by which the experts' weights are fitted before training; None: what is ahead on validation."""
     rehearsal: bool | None = None
     """Where lr and focus are open: try a bolder pair before training, and take it if it is ahead on validation."""
     minutes: Positive = 10.0

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -100,10 +101,30 @@ class Trained:
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
+        made._follow_opening(config.opening, left_open, progress)
         made._settle(task, left_open, began, out, progress, place)
         with storage.opened_run(out, split, made.config, store):
-            train(made.model, made.task(), made.config.train, out=out, progress=progress, device=place)
+            train(
+                made.model,
+                task.changed(made.config.objective),
+                made.config.train,
+                out=out,
+                progress=progress,
+                device=place,
+            )
         return made
+
+    def _follow_opening(self, asked: float | None, left_open: Sequence[str], progress: bool) -> None:
+        """Where the rules count events by their chance, it is as the opening did: another q would first undo it."""
+        chosen = self.config.opening
+        if chosen is None:
+            return
+        follows = "focus" in left_open and bool(self.config.objective.focus)
+        if follows:
+            self.config = self.config.with_options({"focus": chosen})
+        if asked is None and progress and is_first_process():
+            what = f"opening {chosen:g}" + (", and focus with it" if follows else "")
+            print(f"{what}: ahead on validation before the model knows anything", flush=True)
 
     def _settle(
         self,
@@ -138,7 +159,9 @@ class Trained:
         made = cls._starting(split, config)
         made.fit_experts()
         task = made.task()
-        fit_opening(made.model, task)
+        chosen = fit_opening(made.model, task, focus=config.opening)
+        if made.experts is not None:
+            made.config = replace(made.config, opening=chosen)
         return made, task
 
     def task(self) -> RecommendationTask:

@@ -17,6 +17,7 @@ from prism.recommend.model.experts import (
     TrainingFeatures,
     check_experts,
     fit_experts,
+    popular,
     regression,
     tables,
 )
@@ -332,7 +333,8 @@ def test_the_only_user_of_a_log_is_told_nothing_by_the_tables() -> None:
     assert set(seen.added.kinds.tolist()) <= {KINDS.index("own"), KINDS.index("repeat")}
 
 
-def test_lately_knows_nothing_of_what_comes_later() -> None:
+def test_lately_knows_nothing_of_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popular, "HALF_LIVES", (12.0,))  # which of several is best is a matter of all training events
     of = log()
     late = of.times > np.median(of.times)
     changed = replace(of, items=np.where(late, 0, of.items).astype(np.int32))
@@ -340,6 +342,35 @@ def test_lately_knows_nothing_of_what_comes_later() -> None:
     early = np.flatnonzero(of.times[asked.positions] <= np.percentile(of.times, 40))
     found = [one_kind(fit_experts(one, novel=False, timed=True), of, asked, "lately") for one in (of, changed)]
     np.testing.assert_array_equal(found[0][early], found[1][early])
+
+
+@pytest.mark.parametrize(("days", "forgets"), [(3.0, True), (None, False)], ids=["news", "classics"])
+def test_what_is_popular_of_late_is_forgotten_as_fast_as_the_log_forgets(days: float | None, forgets: bool) -> None:
+    rng, items, events = np.random.default_rng(0), 200, 20_000
+    times = np.sort(rng.integers(0, 60 * 86_400, events))
+    liked, born = rng.gamma(0.5, size=items), rng.uniform(-10, 60, items)
+    age = times[:, None] / 86_400 - born
+    chance = np.where(age > 0, liked * np.exp(-age / days), 1e-9) if days else np.tile(liked, (events, 1))
+    taken = (np.cumsum(chance, 1) < rng.random((events, 1)) * chance.sum(1, keepdims=True)).sum(1)
+    user = rng.permutation(np.arange(events) % 500)
+    order = np.lexsort((times, user))
+    of = Log(
+        offsets=np.arange(501) * (events // 500),
+        items=taken[order].astype(np.int32),
+        times=times[order],
+        user_ids=np.arange(500),
+        item_ids=np.arange(items),
+        name="news",
+    )
+    starts, found = popular.recent_popularity(of)
+    counts = np.zeros(found.shape, dtype=np.int32)
+    popular.count_periods(of, starts, counts)
+    tried = [popular.faded(counts, starts, int(times[0]), each) for each in popular.HALF_LIVES]
+    chosen = [np.array_equal(found, one) for one in tried].index(True)
+    assert popular.HALF_LIVES[chosen] in ((48.0, 192.0) if forgets else (0.0,))
+    # of all events that were, none of those to come
+    expected = np.bincount(of.items[of.times < starts[40]], minlength=items) + popular.GIVEN_LATELY
+    np.testing.assert_allclose(tried[0][40], expected / expected.sum())
 
 
 def test_an_unknown_expert_is_refused_with_the_nearest_name() -> None:

@@ -19,7 +19,7 @@ from prism.train.config import TrainConfig
 from prism.train.position import Position
 
 CAREFUL, BOLD = (1e-3, 0.5), (3e-3, 0.0)
-SMALL = FitConfig(dim=8, minutes=100.0, train=TrainConfig(epochs=1, lr=0.0))
+SMALL = FitConfig(dim=8, minutes=100.0, opening=0.5, train=TrainConfig(epochs=1, lr=0.0))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.runs import storage
 from prism.recommend.runs.expert_files import keep_tables, read_tables
 from prism.recommend.training.budget import affordable_epochs, epoch_seconds
-from prism.recommend.training.opening import fit_opening
+from prism.recommend.training.opening import FOCUSES, fit_opening
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
@@ -66,10 +66,11 @@ def fit_streamed(
         made = Recommender._untrained(split, config)
     folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
     task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask, folds)
+    focus = FOCUSES[0] if config.opening is None else config.opening
     if config.objective.loss == "sampled":
-        fit_opening(made.model, _in_small_batches(task), **SOON)
+        fit_opening(made.model, _in_small_batches(task), focus=focus, **SOON)
     else:
-        fit_opening(made.model, task)
+        fit_opening(made.model, task, focus=focus)
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:

@@ -1,6 +1,6 @@
 """Two ways to learn a log, tried before training: each for some epochs from the opening, judged on validation.
 
-The rules choose the careful one, by the root of an event's chance and slowly, which suits most logs: the model then
+The rules choose the careful one, by what the opening minimised and slowly, which suits most logs: the model then
 adds to the experts and takes nothing away. The bold one, by likelihood and fast, departs from what the experts know
 before it is better; where what comes next hangs on kinds of items rather than on single ones, it ends far ahead.
 """
@@ -46,7 +46,7 @@ def rehearsed(
     for way in ways:
         _say(f"rehearsal of lr {way.train.lr:g}, focus {way.objective.focus:g}: epochs {epochs}", progress)
         trial = replace(way.train, epochs=epochs)
-        at = train(model, replace(task, objective=way.objective), trial, progress=progress, device=device)
+        at = train(model, task.changed(way.objective), trial, progress=progress, device=device)
         found.append(at.best or 0.0)  # that of the opening, where no epoch is better
         model.load_state_dict(opening)
     best = int(found[1] > LEAD * found[0])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -86,6 +86,13 @@ class RecommendationTask:
     def start(self) -> str:
         """With experts, what these know together."""
         return "" if self.experts is None else "the experts alone"
+
+    def changed(self, objective: ObjectiveConfig) -> "RecommendationTask":
+        """The same by another objective, with what was counted already: it takes long."""
+        made = replace(self, objective=objective)
+        if "features" in vars(self):
+            vars(made)["features"] = self.features
+        return made
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of an epoch, each made when it is asked for."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from prism.ops.cpu.compiling import loop
 from prism.recommend.data.log import Ints, Log
-from prism.recommend.model.experts.popular import lately_shares, period_count
+from prism.recommend.model.experts.popular import best_faded, count_periods, period_count
 from prism.recommend.model.experts.rows import Pairs, Rows, pairs_from, turn_order
 from prism.recommend.model.experts.tables import (
     FOLDS,
@@ -66,37 +66,23 @@ class Surveyed:
         inner = values[np.searchsorted(ends, edges, side="right")]
         return np.append(inner, values[-1] + self.grain)
 
-    @property
-    def span(self) -> tuple[int, int]:
-        """The first time and the last."""
-        return int(self.times["value"][0]), int(self.times["value"][-1])
-
 
 class Lately:
     """Popularity of late at the start of every period, from events in any order."""
 
     def __init__(self, about: Surveyed):
         items = about.counts.shape[1]
-        first, last = about.span
+        self.first = int(about.times["value"][0])
         self.starts = about.period_starts(period_count(items))
-        self.first, self.half = first, max(last - first, 1) / 12
-        self.sums = np.zeros((len(self.starts), items))
+        self.counts = np.zeros((len(self.starts), items), dtype=np.int32)
 
     def add(self, log: Log) -> None:
         """Every event counts from the period that begins after it."""
-        period = np.searchsorted(self.starts, log.times, side="right")
-        here = period < len(self.starts)
-        weights = 0.5 ** ((self.starts[period[here]] - log.times[here]) / self.half)
-        np.add.at(self.sums, (period[here], log.items[here]), weights)
+        count_periods(log, self.starts, self.counts)
 
     def shares(self) -> NDArray[np.float64]:
         """[periods, items]"""
-        weight, clock = np.zeros(self.sums.shape[1]), self.first
-        found = np.empty_like(self.sums)
-        for n, start in enumerate(self.starts.tolist()):
-            weight = weight * 0.5 ** ((start - clock) / self.half) + self.sums[n]
-            found[n], clock = lately_shares(weight), start
-        return found
+        return best_faded(self.counts, self.starts, self.first)
 
 
 class Spills:

@@ -10,6 +10,8 @@ from prism.recommend.data.log import Ints, Log
 PERIODS = 64
 # Numbers that all periods together may hold: fewer periods for a large catalogue.
 PERIOD_NUMBERS = 1 << 23
+# Half-lives of an event in the time of the whole log, of which the log chooses one; and where it cannot.
+HALF_LIVES, USUAL = (0.0, 3.0, 12.0, 48.0, 192.0), 12.0
 # Events that each item is given besides its own: for `popular`, and for `lately`.
 GIVEN, GIVEN_LATELY = 1.0, 0.1
 
@@ -40,28 +42,46 @@ def lately_shares(weight: NDArray[np.float64]) -> NDArray[np.float64]:
     return (weight + GIVEN_LATELY) / (weight.sum() + GIVEN_LATELY * len(weight))
 
 
-def recent_popularity(train: Log, half_life: float | None = None) -> tuple[Ints, NDArray[np.float64]]:
-    """(starts, shares): at the start of each period, what was taken before it, halved every `half_life` seconds."""
-    order = np.argsort(train.times, kind="stable")
-    items, times = train.items[order], train.times[order]
-    span = max(int(times[-1] - times[0]), 1)
-    half = span / 12 if half_life is None else half_life
+def recent_popularity(train: Log) -> tuple[Ints, NDArray[np.float64]]:
+    """(starts, shares): at the start of each period, what was taken before it, older events counting less."""
+    times = np.sort(train.times)
     periods = period_count(train.n_items)
-    edges = (np.arange(periods) * len(times)) // periods
-    edges = np.append(edges[1:], len(times))  # the last period begins after all events
-    starts = np.append(times[np.minimum(edges[:-1], len(times) - 1)], times[-1] + 1)
-    found = np.empty((periods, train.n_items))
-    weight, before, clock = np.zeros(train.n_items), 0, int(times[0])
-    for n in range(periods):
-        start = int(starts[n])
-        upto = int(np.searchsorted(times, start, side="left"))
-        weight *= 0.5 ** ((start - clock) / half)
-        weight += np.bincount(
-            items[before:upto], weights=0.5 ** ((start - times[before:upto]) / half), minlength=train.n_items
-        )
-        before, clock = upto, start
-        found[n] = lately_shares(weight)
-    return starts, found
+    edges = (np.arange(1, periods) * len(times)) // periods
+    starts = np.append(times[edges], times[-1] + 1)  # the last period begins after all events
+    counts = np.zeros((periods, train.n_items), dtype=np.int32)
+    count_periods(train, starts, counts)
+    return starts, best_faded(counts, starts, int(times[0]))
+
+
+def count_periods(log: Log, starts: Ints, counts: NDArray[np.int32]) -> None:
+    """counts [periods, items] += how often each item was taken since the period before began, and before this one."""
+    period = np.searchsorted(starts, log.times, side="right")
+    here = period < len(starts)
+    np.add.at(counts, (period[here], log.items[here]), 1)
+
+
+def best_faded(counts: NDArray[np.int32], starts: Ints, first: int) -> NDArray[np.float64]:
+    """[periods, items]: shares with the half-life that foresees best what is taken in the period they begin.
+
+    News is forgotten in days, and what is always liked never should be: how often it was taken of late says less of it
+    than how often it was taken.
+    """
+    if len(starts) == 1:
+        return faded(counts, starts, first, USUAL)
+    begin = len(starts) // 8  # until then too little is known to tell anything
+    tried = (faded(counts, starts, first, half_lives) for half_lives in HALF_LIVES)
+    return max(tried, key=lambda shares: float((counts[begin + 1 :] * np.log(shares[begin:-1])).sum()))
+
+
+def faded(counts: NDArray[np.int32], starts: Ints, first: int, half_lives: float) -> NDArray[np.float64]:
+    """[periods, items]: shares at the start of each, halved so many times from the first event to the last."""
+    rate = half_lives / max(int(starts[-1]) - 1 - first, 1)
+    weight, clock, found = np.zeros(counts.shape[1]), first, np.empty(counts.shape)
+    for n, start in enumerate(starts.tolist()):
+        weight *= 0.5 ** ((start - clock) * rate)
+        weight += counts[n] * 0.5 ** ((start - clock) / 2 * rate)  # as if in the middle of their period
+        found[n], clock = lately_shares(weight), start
+    return found
 
 
 @loop

@@ -60,12 +60,18 @@ class ExpertTables(NamedTuple):
     """[3, items]: ε of `next`, of `visit`, and of `follow` and `together`."""
 
 
-def expert_tables(train: Log) -> ExpertTables:
-    """From training events."""
-    starts, recent = recent_popularity(train)
+def expert_tables(train: Log, late: tuple[Ints, NDArray[np.float32]] | None = None) -> ExpertTables:
+    """From training events; `late` if the periods and their features are known already."""
+    starts, lately = late_features(train) if late is None else late
     follows, unprompted = transitions(train)
     rows = {"next": follows, "near": co_occurrences(train), "follow": followers(train), "together": company(train)}
-    return assembled(rows, pairs(train), starts, log_lift(recent), popularity(train), unprompted)
+    return assembled(rows, pairs(train), starts, lately, popularity(train), unprompted)
+
+
+def late_features(train: Log) -> tuple[Ints, NDArray[np.float32]]:
+    """When each period begins, and what was popular of late."""
+    starts, recent = recent_popularity(train)
+    return starts, log_lift(recent)
 
 
 def assembled(

@@ -49,10 +49,10 @@ class Folds(NamedTuple):
     @classmethod
     def of(cls, train: Log, fold: Ints, folds: int, whole: ExpertTables) -> "Folds":
         """From training events and the fold of each user; a single fold knows nothing."""
-        parts = []
+        parts, late = [], (whole.period_starts, whole.bank[:-3])
         for part in range(folds):
             others = train.where((fold != part)[train.users])
-            parts.append(expert_tables(others) if others.n_events else _silent(whole))
+            parts.append(expert_tables(others, late) if others.n_events else _silent(whole))
         return cls.joined(whole, parts)
 
 
