@@ -11,17 +11,42 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from prism.display.figures import COLOURS, pyplot, save_figure
 from prism.paper.rank import SETTINGS
-from prism.probes.report import write_lengths
-from prism.probes.training import ProbeResult
+from prism.probes.tasks.spelling import spelled_probe
 
 DOCS = Path(__file__).parent
 KEPT = DOCS / "benchmarks" / "rank.json"
 FIGURES = ("accuracy", "longer", "solved_at", "steps", "parameters")
 
 Record = dict[str, Any]
+
+# The picture's panels, and its lines from the first to the last one drawn: what a token does to the state, a colour
+# and a marker, and the mixers that do it.
+PANELS = {
+    "running-parity": "parity of the bits so far",
+    "modular-counting": "counting modulo 5",
+    "s3": "words of S3: a triangle turned and flipped",
+    "s4:sign=true": "words of S4: a cube turned",
+}
+LINES = {
+    "attention": (COLOURS[6], "X", ("attention",)),
+    "rank 1, damps one direction: Gated DeltaNet": (COLOURS[4], "D", ("gated-deltanet",)),
+    "rank 1, turns one in part: RWKV-7": (COLOURS[3], "P", ("rwkv7",)),
+    "writes rank 2, damps one: PRISM as printed": (COLOURS[1], "v", ("prism",)),
+    "writes rank 2, damps both: forget=all": (COLOURS[7], "<", ("prism:forget=all",)),
+    "turns one round: prism:tracking, L = 1": (COLOURS[5], "s", ("prism:tracking,steps=1",)),
+    "turns two round: DeltaProduct": (COLOURS[2], "^", ("deltaproduct", "deltaproduct:heads=8,head_key=3,conv_size=1")),
+    "turns two round: prism:rewrite": (COLOURS[0], "*", ("prism:rewrite",)),
+    "turns two round: prism:tracking, prism:rotations": (
+        COLOURS[0],
+        "o",
+        ("prism:tracking", "prism:rotations,heads=8"),
+    ),
+}
 
 
 def changed(settings: Record, default: Record) -> Record:
@@ -67,18 +92,48 @@ def rows(table: Record) -> dict[tuple[str, str], str]:
     return found
 
 
-def drawn(kept: Record) -> dict[tuple[str, str, int], ProbeResult]:
-    """The runs of the picture: those of the tables that are drawn, of the tasks that were learned."""
-    left = {"curve": [], "seconds": 0.0, "parameters": 0, "steps": 0, "solved_at": None}
-    return {
-        (run["task"], run["mixer"], run["seed"]): ProbeResult.from_json(
-            left | {key: run[key] for key in FIGURES if key in run}
-        )
-        for task in kept["drawn"]
-        for table in kept["tables"]
-        for run in table["runs"]
-        if table["drawn"] and run["task"] == task
-    }
+def drawn(kept: Record) -> dict[tuple[str, str], list[list[float]]]:
+    """By task and mixer what is drawn: medians at 1, 4 and 16 times the training length, then each seed."""
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for table in kept["tables"]:
+        for run in table["runs"]:
+            if table["drawn"] and run["task"] in PANELS:
+                seen = found.setdefault((run["task"], run["mixer"]), [])
+                seen.append([run["accuracy"], *run["longer"].values()])
+    return {key: [[median(at) for at in zip(*seeds, strict=True)], *seeds] for key, seeds in found.items()}
+
+
+def draw(path: Path, found: dict[tuple[str, str], list[list[float]]]) -> None:
+    """Accuracy over length, one panel per task; chance is dotted, the length of training is shaded."""
+    plt = pyplot()
+    figure, axes = plt.subplots(2, 2, figsize=(9.0, 7.6), sharex=True, sharey=True)
+    for axis, (task, title) in zip(axes.flat, PANELS.items(), strict=True):
+        axis.axvspan(0.8, 1.25, color="#0072b2", alpha=0.08, linewidth=0)
+        axis.axhline(spelled_probe(task).chance, color="#7f7f7f", linestyle=":", linewidth=1.2)
+        for label, (colour, marker, mixers) in LINES.items():
+            for seeds in (found[task, mixer] for mixer in mixers if (task, mixer) in found):
+                style = {"color": colour, "marker": marker}
+                ours = "prism:rotations" in label
+                axis.plot((1, 4, 16), seeds[0], **style, linewidth=2.8 if ours else 1.5, markersize=7 if ours else 5)
+                for seed in seeds[1:]:
+                    axis.plot((1, 4, 16), seed, **style, linewidth=0, alpha=0.3, markersize=3.5)
+        axis.set(title=title, ylim=(0, 1.04), xlim=(0.8, 20))
+        axis.set_xscale("log", base=2)
+        axis.set_xticks((1, 4, 16), ("as taught", "4 times", "16 times"))
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[1]:
+        axis.set_xlabel("length of the sequence")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("right at the last token")
+    handles = [
+        plt.Line2D([], [], color=colour, marker=marker, linewidth=2.8 if "prism:rotations" in label else 1.5)
+        for label, (colour, marker, _) in LINES.items()
+    ]
+    figure.legend(handles[::-1], list(LINES)[::-1], loc="lower center", ncols=2, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    save_figure(path, figure)
 
 
 def main(folders: list[str]) -> None:
@@ -88,7 +143,7 @@ def main(folders: list[str]) -> None:
         print(f"{folder}: {take_over(kept, Path(folder))} runs")
     if folders:
         KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    write_lengths(DOCS / "img" / "rank.png", drawn(kept))
+    draw(DOCS / "img" / "rank.png", drawn(kept))
     for table in kept["tables"]:
         print("", *(f"    {command}" for command in table["commands"]), "", sep="\n")
         for (task, mixer), figures in rows(table).items():

@@ -48,3 +48,23 @@ def test_the_pages_script_takes_over_runs_of_the_settings_that_a_table_has(tmp_p
     assert row == f"| {now[0]} .500 | {now[1]} 1.000 | {now[2]} .9995 |"
     with pytest.raises(SystemExit, match=r"no table of rank\.json has the settings"):
         page.take_over({"tables": []}, tmp_path)
+
+
+def test_every_run_of_the_pictures_tasks_has_a_line_in_it() -> None:
+    page = script("rank")
+    found = page.drawn(json.loads(page.KEPT.read_text(encoding="utf-8")))
+    assert {task for task, _ in found} == set(page.PANELS)
+    assert {mixer for _, mixer in found} == {mixer for _, _, mixers in page.LINES.values() for mixer in mixers}
+
+
+def test_the_picture_has_medians_over_seeds_of_the_tables_that_are_drawn(tmp_path: Path) -> None:
+    page = script("rank")
+    runs = [
+        {"task": "s3", "mixer": "prism", "seed": seed, "accuracy": x, "longer": {"128": 2 * x, "512": 0.1}}
+        for seed, x in enumerate((0.5, 0.2, 0.3))
+    ]
+    left = {"drawn": False, "runs": [runs[0] | {"mixer": "attention"}]}
+    found = page.drawn({"tables": [{"drawn": True, "runs": [*runs, runs[0] | {"task": "a5"}]}, left]})
+    assert found == {("s3", "prism"): [[0.3, 0.6, 0.1], [0.5, 1.0, 0.1], [0.2, 0.4, 0.1], [0.3, 0.6, 0.1]]}
+    page.draw(tmp_path / "rank.png", found)
+    assert (tmp_path / "rank.png").read_bytes().startswith(b"\x89PNG")
