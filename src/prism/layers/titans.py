@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prism.config import Count
-from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
-from prism.layers.base.mixer import State
+from prism.layers.base.fast_weights import FastWeights
+from prism.layers.base.mixer import ConvConfig, State
 from prism.layers.base.parts import half_lives, wide
 from prism.ops.common.packing import Packing
 from prism.ops.fastweight.titans import titans
@@ -19,7 +19,7 @@ Memory = Literal["linear", "mlp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TitansConfig(FastWeightsConfig):
+class TitansConfig(ConvConfig):
     """Titans' neural memory."""
 
     memory: Memory = "mlp"

@@ -2,24 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import Count
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import ConvConfig, Mixer, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import GatedRead, ShortConv, unit, wide
 from prism.ops.common.packing import Packing
-
-
-@dataclass(frozen=True, kw_only=True)
-class FastWeightsConfig(MixerConfig):
-    """What their configs have."""
-
-    conv_size: Count = 4
-    """Window of the short convolutions, in tokens."""
 
 
 class FastWeights(Mixer):
@@ -27,10 +17,10 @@ class FastWeights(Mixer):
 
     parallel = False
     sequences_only = True
-    config: FastWeightsConfig
+    config: ConvConfig
     read: GatedRead
 
-    def build_projections(self, config: FastWeightsConfig, gates: Sequence[str]) -> None:
+    def build_projections(self, config: ConvConfig, gates: Sequence[str]) -> None:
         """Maps of the input to q, k, v, the output's gate, and one number per head for each of `gates`."""
         self.config, H, dim = config, config.heads, self.dim
         self.d = d = config.head_size(dim, None, "heads")
