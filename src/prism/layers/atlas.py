@@ -77,7 +77,6 @@ class Atlas(FastWeights):
     def remember(
         self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
     ) -> tuple[Tensor, State]:
-        """A loop over tokens."""
         return atlas(
             self.features(q),
             self.features(k),

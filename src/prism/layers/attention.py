@@ -41,7 +41,6 @@ class Attention(Cached):
         self.out = nn.Linear(dim, dim, bias=False)
 
     def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences."""
         packing, past = self.opened(pace, state)
         B, T, _ = x.shape
         q, k, v = self.project(x).unflatten(-1, (3, self.H, self.K)).unbind(-3)

@@ -50,7 +50,6 @@ class Sasrec(Cached):
         self.dropout = Dropout(config.dropout)
 
     def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences."""
         packing, past = self.opened(pace, state)
         normed = self.norm(x)
         q, k, v = (y.unflatten(-1, (self.H, self.K)) for y in (self.query(normed), self.key(x), self.value(x)))

@@ -35,6 +35,7 @@ from prism.train.folder import is_first_process
 from prism.train.loop import train
 
 Made = TypeVar("Made", bound="Trained")
+Task = TypeVar("Task", bound=RecommendationTask)
 
 
 class Trained:
@@ -137,14 +138,14 @@ class Trained:
         """Before the first step: what the experts know is fitted, the model is silent; and what is to be trained."""
         made = cls._starting(split, config)
         made.fit_experts()
-        task = made.task()
+        task: RecommendationTask = made.task()
         fit_opening(made.model, task)
         return made, task
 
-    def task(self) -> RecommendationTask:
-        """What training minimises and watches."""
+    def task(self, kind: type[Task] = RecommendationTask, **more: Any) -> Task:  # type: ignore[assignment]
+        """What training minimises and watches; of another kind with `more` fields."""
         config = self.config
-        return RecommendationTask(
+        return kind(
             split=self.split,
             batching=config.batching,
             objective=config.objective,
@@ -153,6 +154,7 @@ class Trained:
             context=self.context,
             seed=config.train.seed,
             cutoffs=config.ranks,
+            **more,
         )
 
     def fit_experts(self, known: bool = False) -> None:

@@ -53,3 +53,9 @@ class FastWeights(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
     ) -> tuple[Tensor, State]:
         """(answers, memory after them) of tokens [B, T, H, d], trained on under the gates given."""
+
+
+def trained_flops(weights: nn.ParameterList) -> int:
+    """Of one token, for each weight of a memory: the answer to the key, the gradient, the update, the read."""
+    hidden = sum(W.numel() for W in list(weights)[1:])  # the gradient goes back through these
+    return 9 * sum(W.numel() for W in weights) + 2 * hidden

@@ -55,7 +55,6 @@ class Job:
         return self.out / f"{self.name.replace(' ', '-').replace(':', '@')}-seed{self.seed}"
 
     def path(self, out: Path) -> Path:
-        """Where its result lies."""
         return self.folder.with_suffix(".json")
 
     def settings_json(self) -> dict[str, Any]:
@@ -66,17 +65,9 @@ class Job:
 
     def task(self) -> LanguageTask:
         """Windows in an order that depends on the seed, not on the model."""
+        shards = {name: read_shards(self.out / "tokens" / name) for name in ("train", "valid")}
         s = self.settings
-        return LanguageTask(
-            train=read_shards(self.out / "tokens" / "train"),
-            valid=read_shards(self.out / "tokens" / "valid"),
-            tokens=s.tokens,
-            rounds=s.rounds,
-            length=s.length,
-            batch=s.batch,
-            valid_windows=s.valid_windows,
-            seed=self.seed,
-        )
+        return LanguageTask.of(s, **shards, rounds=s.rounds, valid_windows=s.valid_windows, seed=self.seed)
 
     def run(self) -> LanguageRun:
         """Trains where it stopped, if it did, and measures."""

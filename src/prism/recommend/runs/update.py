@@ -23,6 +23,7 @@ from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.storage import opened_run
+from prism.recommend.training.task import RecommendationTask
 from prism.train import checkpoints
 from prism.train.loop import train
 
@@ -98,7 +99,8 @@ def update(
     with opened_run(out, split, config, store=True):
         if merged.new.any():
             users = _taught(merged, config.train.seed)
-            task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
+            own: RecommendationTask = made.task()
+            task = replace(own, split=replace(split, train=merged.log.where(users[merged.log.users])))
             train(model, task, schedule, out=out, progress=progress, device=pick_device(device))
         elif out is not None:
             checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})
