@@ -31,7 +31,7 @@ from prism.recommend.training.budget import affordable_epochs, epoch_seconds
 from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.rehearsal import rehearsed
 from prism.recommend.training.task import RecommendationTask
-from prism.train.folder import is_first_process
+from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import train
 
 Made = TypeVar("Made", bound="Trained")
@@ -101,8 +101,9 @@ class Trained:
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
-        made._settle(task, left_open, began, out, progress, place)
-        with storage.opened_run(out, split, made.config, store):
+        with own_folder(out):  # before minutes of rehearsal, not after
+            made._settle(task, left_open, began, out, progress, place)
+            storage.open_run(out, split, made.config, store)
             train(made.model, made.task(), made.config.train, out=out, progress=progress, device=place)
         return made
 
