@@ -16,6 +16,7 @@ from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.spelling import spelled_mixers
 from prism.models.backbone import BackboneConfig
+from prism.models.matching import count_parameters, hidden_width
 
 VOCABULARY = 1024
 # TTT one token at a time, as the paper times it; the published mini-batches are `ttt-linear` itself.
@@ -42,16 +43,14 @@ class TokenModel(nn.Module):
 
 
 def parameters(config: BackboneConfig) -> int:
-    """The number of parameters of a backbone, counted without memory for them."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in config.build().parameters())
+    """The number of parameters of a backbone."""
+    return count_parameters(config.build)
 
 
 def of_size(config: BackboneConfig, target: int) -> BackboneConfig:
     """`config` with the SwiGLU as wide as makes the backbone's parameters nearest to `target`."""
-    least = parameters(replace(config, ffn=1))
-    per_unit = 3 * config.dim * config.layers
-    return replace(config, ffn=max(16, round((target - least) / per_unit / 8) * 8))
+    rest = parameters(replace(config, ffn=1))
+    return replace(config, ffn=max(16, hidden_width(target, rest, config.dim * config.layers, multiple=8)))
 
 
 def models(mixers: Sequence[str], dim: int, layers: int, heads: int) -> dict[str, BackboneConfig]:

@@ -1,8 +1,6 @@
 """`prism lm train`: text to tokenizer to packed tokens to a trained model folder; run again, it goes on."""
 
-import os
 import platform
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -14,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import Count, Natural
 from prism.errors import InputError
+from prism.files import whole_folder
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers
 from prism.lm.data.shards import Shards, fingerprint, write_shards
@@ -160,12 +159,9 @@ def _train(config: LanguageConfig, tokenizer: Tokenizer, task: LanguageTask, out
 
 def save_model(folder: Path, lm: PrismSequenceForCausalLM, tokenizer: Tokenizer) -> None:
     """Writes model and tokenizer as one folder that appears whole."""
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    lm.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(part, folder)
+    with whole_folder(folder) as part:
+        lm.save_pretrained(part)
+        tokenizer.save_pretrained(part)
 
 
 def split_documents(documents: Callable[[], Iterable[str]]) -> dict[str, Callable[[], Iterator[str]]]:
@@ -205,9 +201,8 @@ def keep_tokenizer(
     if found is None:
         print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)
         found = train_tokenizer(first_characters(documents(), TOKENIZER_TEXT), vocabulary)
-    part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
-    found.save_pretrained(part)
-    os.replace(part, kept)
+    with whole_folder(kept) as part:
+        found.save_pretrained(part)
     return found
 
 

@@ -26,6 +26,7 @@ from prism.lm.learner import Learner
 from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
 from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, save_model
+from prism.models.matching import count_parameters
 from prism.paper.language.report import LanguageRun, Runs, write_report
 from prism.paper.language.settings import Study, StudySettings, Texts, study_model
 from prism.printed import PARAMETERS
@@ -95,11 +96,10 @@ class Job:
         texts = [name for name in ("test", "other") if getattr(self.texts, name)]
         names = ["valid", *texts, *(f"{name}_bits" for name in texts)]
         vocabulary = len(load_tokenizer(self.out / "tokenizer"))
-        with torch.device("meta"):
-            lm = PrismSequenceForCausalLM(study_model(self.name, self.settings, vocabulary))
-        count = sum(weight.numel() for weight in lm.parameters())
-        metrics = dict.fromkeys(names, inf)
-        return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=metrics, diverged=reason)
+        model = study_model(self.name, self.settings, vocabulary)
+        count = count_parameters(lambda: PrismSequenceForCausalLM(model))
+        infinite = dict.fromkeys(names, inf)
+        return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=infinite, diverged=reason)
 
     def _train(self) -> None:
         tokenizer, task = load_tokenizer(self.out / "tokenizer"), self.task()
