@@ -2,7 +2,6 @@
 # ruff: noqa: E402  (what may be absent is asked for first)
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,14 +23,6 @@ from prism.recommend.serve.options import Options
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
-    made = service(model, tmp_path / "events.db")
-    with TestClient(create_app(made)) as test:
-        yield test
-    made.engine.stop()
 
 
 def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) -> None:
