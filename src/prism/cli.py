@@ -22,7 +22,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "demo": "prism.recommend.demo.command:demo",
         "fit": "prism.recommend.commands.fit:fit",
         "evaluate": "prism.recommend.commands.fit:evaluate",
-        "recommend": "prism.recommend.commands.fit:recommend",
+        "recommend": "prism.recommend.commands.recommend:recommend",
         "compare": "prism.recommend.commands.compare:compare",
         "similar": "prism.recommend.commands.production:similar",
         "because": "prism.recommend.commands.production:because",

@@ -7,7 +7,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands.fit import by_column, named_columns, show_items
+from prism.recommend.commands.recommend import by_column, named_columns, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
 from prism.recommend.data.reading import COLUMNS, Columns, Reading
