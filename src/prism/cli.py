@@ -3,13 +3,13 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from inspect import signature
 from io import StringIO
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from prism import __version__
 from prism.display.text import notes_as_lines, plain
@@ -22,7 +22,7 @@ COMMANDS: Registry[Callable[..., Any]] = Registry(
         "demo": "prism.recommend.demo.command:demo",
         "fit": "prism.recommend.commands.fit:fit",
         "evaluate": "prism.recommend.commands.fit:evaluate",
-        "recommend": "prism.recommend.commands.fit:recommend",
+        "recommend": "prism.recommend.commands.recommend:recommend",
         "compare": "prism.recommend.commands.compare:compare",
         "similar": "prism.recommend.commands.production:similar",
         "because": "prism.recommend.commands.production:because",
@@ -150,7 +150,7 @@ def _parsed(
     del take.__wrapped__  # its own types are those that count
     errors = StringIO()
     try:
-        with redirect_stderr(errors):
+        with redirect_stderr(errors), _fields_shown(command):
             tyro.cli(take, args=arguments, prog=prog)
     except SystemExit as stop:
         reason: BaseException | None = stop
@@ -199,9 +199,36 @@ def _shown(command: Callable[..., Any]) -> dict[str, Any]:
     return types
 
 
+@contextmanager
+def _fields_shown(command: Callable[..., Any]) -> Iterator[None]:
+    """While the line is read: where leaving out a field of a config has a meaning, its line says it, not `None`."""
+    from tyro.conf import arg
+
+    waiting: list[Any] = [type(p.default) for p in signature(command).parameters.values() if is_dataclass(p.default)]
+    before: dict[Any, dict[str, Any]] = {}
+    while waiting:
+        for cls in (one for one in waiting.pop().__mro__ if is_dataclass(one) and one not in before):
+            before[cls] = dict(cls.__annotations__)
+            parts = [part for kind in before[cls].values() for part in (kind, *get_args(kind))]
+            waiting += [part for part in parts if isinstance(part, type) and is_dataclass(part)]
+    try:
+        for cls, kinds in before.items():
+            for name, kind in kinds.items():
+                if type(None) in get_args(kind) or getattr(cls, name, None) == ():
+                    shown = arg(metavar=_placeholder(kind, None), help_behavior_hint="")
+                    cls.__annotations__[name] = Annotated[kind, shown]
+        yield
+    finally:
+        for cls, kinds in before.items():
+            cls.__annotations__ = kinds
+
+
 def _placeholder(annotation: Any, name: str | None) -> str | None:
     """What stands for a value in the help; None: what tyro makes of its type."""
     kind = next((part for part in get_args(annotation) if part is not type(None)), annotation)
+    kind = kind.__origin__ if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(map(str, get_args(kind)))}}}"
     if get_origin(kind) is tuple or get_origin(annotation) is tuple:
         inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
         return f"[{name or inner.__name__.upper()} ...]"

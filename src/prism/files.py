@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, and folders in which one process works at a time."""
+"""Files and folders that appear whole or not at all, and folders in which one process works at a time."""
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,24 @@ def write_whole(path: Path, content: bytes) -> None:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name, in place of what has it, once the body is done and all is on the disk."""
+    part = folder.with_name(f".{folder.name}.part")
+    with writing(folder):
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True)
+            yield part
+            for path in (*part.rglob("*"), part):
+                flush(path)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(part, folder)
+            flush(folder.parent)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def refuse_file(folder: Path) -> None:

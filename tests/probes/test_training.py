@@ -1,7 +1,7 @@
 """Probe runs: reproducible, judged on what was not seen, stopped when solved, resumed where they were stopped."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +102,7 @@ def test_a_diverged_run_says_so() -> None:
 
 def test_a_result_survives_json() -> None:
     result, _ = run_probe(TASK, ProbeModelConfig(), SHORT)
-    assert ProbeResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert ProbeResult.from_json(json.loads(json.dumps(asdict(result)))) == result
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from prism.recommend.data.splits import split
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.serve.engine import Engine
-from prism.recommend.serve.service import Limits, Service
+from prism.recommend.serve.options import Options
+from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.address import open_store
 from prism.recommend.serve.stores.base import Store
 
@@ -58,7 +59,8 @@ def service(model: Path, store: Path | str | Store, device: str = "cpu", **field
     opened = store if isinstance(store, Store) else open_store(str(store))
     engine = Engine(Recommender.load(model, device=device), opened, capacity=2000, snapshot_every=5)
     engine.warm()
-    return Service(engine=engine, folder=model, **{"limits": Limits(seconds=60)} | fields)  # a busy machine is no fault
+    patient = {"options": Options(timeout=60)}  # a busy machine is no fault
+    return Service(engine=engine, folder=model, **patient | fields)
 
 
 def send(client: Any, *events: tuple, **more: Any) -> Any:
@@ -104,17 +106,14 @@ def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[s
 
 def start_forked(model: Path, store: Path, port: int, snapshot_every: int) -> Any:
     """The same process, but forked from one that has imported everything: for tests that start it very often."""
-    from prism.recommend.serve.options import Options
     from prism.recommend.serve.process import run
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["prism.recommend.serve.process"])
     options = Options(
-        model=model, store=str(store), host=HOST, port=port, keys=None, shards=1, shard=0, peers=(),
-        users_in_memory=2000, snapshot_every=snapshot_every, max_body=1_000_000, max_rate=0.0, timeout=600.0,
-        future=600, device="cpu", threads=1, cors=(), log_requests=False, browse=False,
-    )  # fmt: skip
-    process = context.Process(target=run, args=(options,))
+        store=str(store), host=HOST, port=port, users_in_memory=2000, snapshot_every=snapshot_every, timeout=600.0
+    )
+    process = context.Process(target=run, args=(model, options))
     process.start()
     for _ in range(6000):
         try:

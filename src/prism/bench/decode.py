@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from prism.bench.measure import Job, Measurement, in_turns, summarise, threads
 from prism.bench.model import models
-from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.bench.report import Claim, leave, show_measurements
 from prism.config import positive, some
 from prism.layers.base.mixer import State
 from prism.models.backbone import Backbone
@@ -141,12 +141,9 @@ def decode(
         for name, T in every
     ]  # fmt: skip
     show_measurements(rows, f"decoding, tokens per second after T tokens: D={dim}, {layers} layers")
-    claims = _claims(rows, mixers, contexts, llama)
-    show_claims(claims)
-    write_json(out.with_suffix(".json"), {"benchmark": "decode", "threads": num_threads}, rows, claims)
-    shown = [row for row in rows if row.system != MAPS]
-    write_plot(out.with_suffix(".png"), {"decode": shown}, f"Decoding, D={dim}, {layers} layers")
-    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    apart = {drawn: [row for row in rows if (row.system != MAPS) == drawn] for drawn in (True, False)}
+    claims, record = _claims(rows, mixers, contexts, llama), {"benchmark": "decode", "threads": num_threads}
+    leave(out, record, {"decode": apart[True]}, claims, f"Decoding, D={dim}, {layers} layers", beside=apart[False])
 
 
 def _claims(rows: list[Measurement], mixers: tuple[str, ...], contexts: tuple[int, ...], llama: bool) -> list[Claim]:

@@ -2,20 +2,18 @@
 
 import importlib
 import importlib.util
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from prism.bench.kernels import DEVICES, attention_work, delta_work
-from prism.bench.measure import Measurement
-from prism.bench.operators import causal_attention, ours
-from prism.bench.report import show_measurements, write_json, write_plot
+from prism.bench.measure import Measurement, summarise
+from prism.bench.operators import Size, causal_attention, once, ours
+from prism.bench.report import leave, show_measurements
 from prism.errors import InputError
 from prism.machine import pick_device
 from prism.ops import delta_rule
@@ -25,13 +23,10 @@ Function = Callable[..., Tensor]
 TOLERANCE = 0.03
 
 
-def operands(B: int, T: int, H: int, L: int, D: int, device: torch.device) -> list[Tensor]:
+def operands(size: Size, device: torch.device) -> list[Tensor]:
     """q, k, v, beta in bfloat16 and log_alpha in float32, as a model has them under autocast."""
-    g = torch.Generator().manual_seed(0)
-    q, k = (F.normalize(torch.randn(*shape, generator=g), dim=-1) for shape in ((B, T, H, D), (B, T, H, L, D)))
-    v, beta = torch.randn(B, T, H, L, D, generator=g), torch.rand(B, T, H, L, generator=g)
-    half = [x.to(device, torch.bfloat16).requires_grad_() for x in (q, k, v, beta)]
-    return [*half, (-0.1 * torch.rand(B, T, H, generator=g)).to(device).requires_grad_()]
+    *half, log_alpha = (x.detach().to(device) for x in size.operands())
+    return [x.requires_grad_() for x in (*(x.bfloat16() for x in half), log_alpha)]
 
 
 def _fla(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_alpha: Tensor) -> Tensor:
@@ -59,7 +54,7 @@ def systems(L: int) -> dict[str, Function]:
 
 def check(name: str, function: Function, device: torch.device, L: int) -> None:
     """Refuses to time what is wrong: the outputs against the definition in float64."""
-    x = operands(1, 70, 2, L, 64, device)
+    x = operands(Size(B=1, T=70, H=2, L=L, D=64), device)
     q, k, v, beta, log_alpha = (y.detach().double().cpu() for y in x)
     erase = beta if function is _fla else None  # its rank 1 erases along every direction
     want = delta_rule(q, k, v, beta, log_alpha, erase=erase, backend="reference")[0]
@@ -88,14 +83,6 @@ def seconds(job: Callable[[], object], repeats: int, device: torch.device) -> li
     return taken
 
 
-def _once(function: Function, x: list[Tensor], backward: bool) -> None:
-    if backward:
-        torch.autograd.grad(function(*x).float().sum(), x, allow_unused=True)
-        return
-    with torch.no_grad():
-        function(*x)
-
-
 def measure(
     lengths: tuple[int, ...], steps: tuple[int, ...], batch: int, heads: int, size: int, repeats: int, device: str
 ) -> dict[str, list[Measurement]]:
@@ -108,13 +95,13 @@ def measure(
             if function is not causal_attention:
                 check(name, function, where, L)
         for T in lengths:
-            x = operands(batch, T, heads, L, size, where)
+            shape = Size(B=batch, T=T, H=heads, L=L, D=size)
+            x = operands(shape, where)
             for name, function in chosen.items():
                 for work, rows in panels.items():
-                    taken = seconds(partial(_once, function, x, work != "forward"), repeats, where)
-                    shape = {"B": batch, "T": T, "H": heads, "L": L, "D": size}
-                    times = {"seconds": statistics.median(taken), "fastest": min(taken), "repeats": repeats}
-                    rows.append(Measurement(system=name, work=work, tokens=batch * T, size=shape, **times))  # type: ignore[arg-type]
+                    taken = seconds(partial(once, function, x, work != "forward"), repeats, where)
+                    fields = {"tokens": batch * T, "size": dict(vars(shape)), **summarise(taken)}
+                    rows.append(Measurement(system=name, work=work, **fields))
     return panels
 
 
@@ -140,7 +127,5 @@ def report(
         show_measurements(rows, f"{work}, tokens per second, bfloat16: B={batch} H={heads} K=V={size}")
     for line in beside_the_bound(panels["forward"]):
         print(line)
-    settings = {"benchmark": "op", "device": torch.cuda.get_device_name()}
-    write_json(out.with_suffix(".json"), settings, [row for panel in panels.values() for row in panel], [])
-    write_plot(out.with_suffix(".png"), dict(panels), f"The recurrence on a GPU, H={heads}, K=V={size}")
-    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    record = {"benchmark": "op", "device": torch.cuda.get_device_name()}
+    leave(out, record, panels, [], f"The recurrence on a GPU, H={heads}, K=V={size}")

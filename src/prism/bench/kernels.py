@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import Literal
 
+from prism.config import positive
 from prism.display.tables import show
 from prism.errors import InputError
 
@@ -105,8 +106,7 @@ def kernels(
         heads: Heads.
         batch: Sequences.
     """
-    if min(steps, head, length, heads, batch) < 1:
-        raise InputError("steps, head, length, heads and batch must be at least 1")
+    positive(steps=steps, head=head, length=length, heads=heads, batch=batch)
     rows = {
         f"prism, L = {steps}": delta_work(steps, head, head),
         f"prism, L = {steps}, in training": delta_work(steps, head, head, kept=True),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
-from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.bench.measure import Job, Measurement, measured, threads
+from prism.bench.report import Claim, leave, show_measurements
 from prism.config import positive, some
 from prism.errors import InputError
 from prism.layers.spelling import spelled_mixer
@@ -82,26 +82,20 @@ def layer(
     cases = [(mixers, dim, heads, batch, T, work == works[1]) for T in lengths for work in works]
     with threads(num_threads):
         check(mixers, dim, heads)
-        seconds = [in_turns(jobs(*case), repeats) for case in cases]
-    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    found = measured(jobs, cases, repeats, num_threads=num_threads, memory=memory)
     panels: dict[str, list[Measurement]] = {work: [] for work in works}
-    for case, times, peak in zip(cases, seconds, peaks, strict=True):
+    for case, fields in zip(cases, found, strict=True):
         T, work = case[4], works[case[5]]
         size = {"B": batch, "T": T, "D": dim, "H": heads}
-        for name, clock in times.items():
-            panels[work].append(
-                Measurement(
-                    system=name, work=work, tokens=batch * T, size=size, peak_bytes=peak.get(name), **summarise(clock)
-                )
-            )
+        panels[work] += [
+            Measurement(system=name, work=work, tokens=batch * T, size=size, **of_job)
+            for name, of_job in fields.items()
+        ]
     for work, rows in panels.items():
         show_measurements(rows, f"{work}, tokens per second: B={batch} D={dim} H={heads}, {num_threads} thread(s)")
     claims = _claims(panels["forward+backward"], max(lengths))
-    show_claims(claims)
-    rows = [row for panel in panels.values() for row in panel]
-    write_json(out.with_suffix(".json"), {"benchmark": "layer", "threads": num_threads}, rows, claims)
-    write_plot(out.with_suffix(".png"), dict(panels), f"Whole mixers, D={dim}, H={heads}, {num_threads} thread(s)")
-    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    record = {"benchmark": "layer", "threads": num_threads}
+    leave(out, record, panels, claims, f"Whole mixers, D={dim}, H={heads}, {num_threads} thread(s)")
 
 
 def _claims(rows: list[Measurement], T: int) -> list[Claim]:

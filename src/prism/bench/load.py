@@ -78,7 +78,6 @@ class Users:
         self._run, self._n = f"{seed}-{time.time_ns()}", 0
 
     def pair(self) -> bytes:
-        """The next request."""
         n, self._n = self._n, self._n + 1
         user, item = self._users[n & 0xFFFF], self._items[(n * 7) & 0xFFFF]
         event = f'{{"user":"u{user}","item":"{item}","id":"{self._run}-{n}"}}'

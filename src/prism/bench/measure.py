@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,6 @@ class Measurement:
     def tokens_per_second(self) -> float:
         """Throughput at the median."""
         return self.tokens / self.seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """One flat record for the JSON file."""
-        return asdict(self) | {"tokens_per_second": self.tokens_per_second}
 
 
 @contextmanager
@@ -80,6 +76,25 @@ def _timed(job: Job) -> float:
 def summarise(seconds: list[float]) -> dict[str, Any]:
     """The fields of a `Measurement` that come from the clock."""
     return {"seconds": statistics.median(seconds), "fastest": min(seconds), "repeats": len(seconds)}
+
+
+def measured(
+    make_jobs: Callable[..., dict[str, Job]],
+    cases: list[tuple[Any, ...]],
+    repeats: int,
+    *,
+    num_threads: int,
+    memory: bool,
+    patience: float = 8.0,
+) -> list[dict[str, dict[str, Any]]]:
+    """For each case and each job of `make_jobs(*case)` what a `Measurement` has of the clock and of memory."""
+    with threads(num_threads):
+        seconds = [in_turns(make_jobs(*case), repeats, patience) for case in cases]
+    peaks = peak_memory(make_jobs, cases) if memory else [{} for _ in cases]
+    return [
+        {name: summarise(clock) | {"peak_bytes": peak.get(name)} for name, clock in times.items()}
+        for times, peak in zip(seconds, peaks, strict=True)
+    ]
 
 
 def peak_memory(make_jobs: Callable[..., dict[str, Job]], cases: list[tuple[Any, ...]]) -> list[dict[str, int]]:

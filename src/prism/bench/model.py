@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prism.bench.measure import Job, Measurement, in_turns, peak_memory, summarise, threads
-from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.bench.measure import Job, Measurement, measured
+from prism.bench.report import Claim, leave, show_measurements
 from prism.config import at_least, positive, some
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
 from prism.layers.spelling import spelled_mixers
 from prism.models.backbone import BackboneConfig
+from prism.models.matching import count_parameters, hidden_width
 
 VOCABULARY = 1024
 # TTT one token at a time, as the paper times it; the published mini-batches are `ttt-linear` itself.
@@ -42,16 +43,14 @@ class TokenModel(nn.Module):
 
 
 def parameters(config: BackboneConfig) -> int:
-    """The number of parameters of a backbone, counted without memory for them."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in config.build().parameters())
+    """The number of parameters of a backbone."""
+    return count_parameters(config.build)
 
 
 def of_size(config: BackboneConfig, target: int) -> BackboneConfig:
     """`config` with the SwiGLU as wide as makes the backbone's parameters nearest to `target`."""
-    least = parameters(replace(config, ffn=1))
-    per_unit = 3 * config.dim * config.layers
-    return replace(config, ffn=max(16, round((target - least) / per_unit / 8) * 8))
+    rest = parameters(replace(config, ffn=1))
+    return replace(config, ffn=max(16, hidden_width(target, rest, config.dim * config.layers, multiple=8)))
 
 
 def models(mixers: Sequence[str], dim: int, layers: int, heads: int) -> dict[str, BackboneConfig]:
@@ -115,29 +114,24 @@ def model(
         raise InputError("sizes must name at least one pair of length and batch, e.g. --sizes 1024 8")
     counts = {name: parameters(config) for name, config in models(mixers, dim, layers, heads).items()}
     cases = [(mixers, dim, layers, heads, batch, length) for length, batch in sizes]
-    with threads(num_threads):
-        seconds = [in_turns(jobs(*case), repeats, patience=6.0) for case in cases]
-    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    found = measured(jobs, cases, repeats, num_threads=num_threads, memory=memory, patience=6.0)
     rows = [
         Measurement(
             system=name, work="training step", tokens=256 if name == SERIAL else batch * length,
             size={"B": batch, "T": length, "D": dim, "layers": layers, "parameters": counts[name]},
-            peak_bytes=peak.get(name), **summarise(clock),
+            **of_job,
         )
-        for (length, batch), times, peak in zip(sizes, seconds, peaks, strict=True)
-        for name, clock in times.items()
+        for (length, batch), fields in zip(sizes, found, strict=True)
+        for name, of_job in fields.items()
     ]  # fmt: skip
     pairs = ", ".join(f"{length:,}×{batch}" for length, batch in sizes)
     show_measurements(
         rows, f"training, tokens per second at {pairs}: D={dim}, {layers} layers, {num_threads} thread(s)"
     )
     print("parameters without embedding: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
-    claims = throughput_claims(rows)
-    show_claims(claims)
     print(_crossing(rows))
-    write_json(out.with_suffix(".json"), {"benchmark": "model", "threads": num_threads}, rows, claims)
-    write_plot(out.with_suffix(".png"), {"training step": rows}, f"Whole models, D={dim}, {layers} layers, {pairs}")
-    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    record, title = {"benchmark": "model", "threads": num_threads}, f"Whole models, D={dim}, {layers} layers, {pairs}"
+    leave(out, record, {"training step": rows}, throughput_claims(rows), title)
 
 
 def _crossing(rows: Sequence[Measurement]) -> str:

@@ -2,14 +2,14 @@
 
 from math import inf
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from prism.bench.erasures import erasure_claims
-from prism.bench.measure import Measurement, copy_rate, in_turns, peak_memory, summarise, threads
+from prism.bench.measure import Measurement, copy_rate, in_turns, measured, threads
 from prism.bench.operators import Size, System, available, check, jobs, label
-from prism.bench.report import Claim, show_claims, show_measurements, write_json, write_plot
+from prism.bench.report import Claim, leave, show_measurements
 from prism.config import positive
 from prism.machine import matmul_rate
 from prism.ops.delta.rule import delta_rule_flops
@@ -61,12 +61,11 @@ def op(
     with threads(num_threads):
         for L in steps:
             check(chosen, L)
-        seconds = [in_turns(jobs(*case), repeats) for case in cases]
-    peaks = peak_memory(jobs, cases) if memory else [{} for _ in cases]
+    found = measured(jobs, cases, repeats, num_threads=num_threads, memory=memory)
     panels: dict[str, list[Measurement]] = {"forward": [], "forward+backward": []}
-    for (_, sizes, backward), times, peak in zip(cases, seconds, peaks, strict=True):
+    for (_, sizes, backward), fields in zip(cases, found, strict=True):
         work = "forward+backward" if backward else "forward"
-        panels[work] += _rows(work, sizes, times, peak)
+        panels[work] += _rows(work, sizes, fields)
     for work, rows in panels.items():
         show_measurements(rows, f"{work}, tokens per second: B={batch} H={heads} K=V={size}, {num_threads} thread(s)")
     claims = _claims(panels["forward+backward"])
@@ -76,17 +75,13 @@ def op(
     if "cpu" in chosen and max(steps) > 1:
         with threads(num_threads):
             claims += erasure_claims(tuple(compared.operands()), repeats)  # type: ignore[arg-type]
-    show_claims(claims)
     with threads(num_threads):
         limits = _limits(panels, heads, size)
-    settings = {"benchmark": "op", "threads": num_threads, "limits": limits}
-    rows = [row for panel in panels.values() for row in panel]
-    write_json(out.with_suffix(".json"), settings, rows, claims)
-    write_plot(out.with_suffix(".png"), dict(panels), f"The recurrence, H={heads}, K=V={size}, {num_threads} thread(s)")
-    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    record = {"benchmark": "op", "threads": num_threads, "limits": limits}
+    leave(out, record, panels, claims, f"The recurrence, H={heads}, K=V={size}, {num_threads} thread(s)")
 
 
-def _rows(work: str, sizes: list[Size], seconds: dict[str, list[float]], peaks: dict[str, int]) -> list[Measurement]:
+def _rows(work: str, sizes: list[Size], fields: dict[str, dict[str, Any]]) -> list[Measurement]:
     size_of = {label(system, size.L): size for size in reversed(sizes) for system in get_args(System)}
     return [
         Measurement(
@@ -94,10 +89,9 @@ def _rows(work: str, sizes: list[Size], seconds: dict[str, list[float]], peaks: 
             work=work,
             tokens=size_of[name].B * size_of[name].T,
             size=dict(vars(size_of[name])),
-            peak_bytes=peaks.get(name),
-            **summarise(times),
+            **of_job,
         )
-        for name, times in seconds.items()
+        for name, of_job in fields.items()
     ]
 
 

@@ -83,13 +83,14 @@ def jobs(systems: tuple[str, ...], sizes: list[Size], backward: bool) -> dict[st
         x = size.operands()
         for system in systems:
             if _runs(system, size):
-                made[label(system, size.L)] = partial(_once, _function(system), x, backward)
+                made[label(system, size.L)] = partial(once, _function(system), x, backward)
     return made
 
 
-def _once(function: Callable[..., Tensor], x: list[Tensor], backward: bool) -> None:
+def once(function: Callable[..., Tensor], x: list[Tensor], backward: bool) -> None:
+    """Forward alone, or with the gradients of all operands."""
     if backward:
-        torch.autograd.grad(function(*x).sum(), x, allow_unused=True)
+        torch.autograd.grad(function(*x).float().sum(), x, allow_unused=True)
         return
     with torch.no_grad():
         function(*x)

@@ -1,7 +1,7 @@
 """What a benchmark leaves behind: a table on the screen, JSON, and a picture."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,18 +69,34 @@ def show_claims(claims: Sequence[Claim]) -> None:
     show("ratios, from this run", ["ratio", "measured", "should be", "holds"], rows, left=(0, 2, 3))
 
 
+def leave(
+    out: Path,
+    record: dict[str, Any],
+    panels: Mapping[str, Sequence[Measurement]],
+    claims: Sequence[Claim],
+    title: str,
+    beside: Sequence[Measurement] = (),
+) -> None:
+    """Prints the ratios, writes OUT.json, with what was measured `beside`, and OUT.png."""
+    show_claims(claims)
+    rows = [*(row for panel in panels.values() for row in panel), *beside]
+    write_json(out.with_suffix(".json"), record, rows, claims)
+    write_plot(out.with_suffix(".png"), panels, title)
+    print(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+
+
 def write_json(path: Path, record: dict[str, Any], rows: Sequence[Measurement], claims: Sequence[Claim]) -> None:
     """The whole run as one file, there whole or not at all."""
     content = {
         "machine": machine(),
         **record,
-        "measurements": [row.to_json() for row in rows],
+        "measurements": [asdict(row) | {"tokens_per_second": row.tokens_per_second} for row in rows],
         "ratios": [asdict(claim) | {"holds": claim.holds} for claim in claims],
     }
     write_whole(path, json.dumps(content, indent=2).encode())
 
 
-def write_plot(path: Path, panels: dict[str, Sequence[Measurement]], title: str) -> None:
+def write_plot(path: Path, panels: Mapping[str, Sequence[Measurement]], title: str) -> None:
     """Tokens per second over the sequence length, a panel for each kind of work."""
     plt = pyplot()
     figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), sharey=True, squeeze=False)

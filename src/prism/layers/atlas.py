@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import Count
-from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
-from prism.layers.base.mixer import State
+from prism.layers.base.fast_weights import FastWeights
+from prism.layers.base.mixer import ConvConfig, State
 from prism.layers.base.parts import half_lives, wide
 from prism.ops.common.packing import Packing
 from prism.ops.fastweight.atlas import atlas
@@ -20,7 +20,7 @@ Terms = Literal["powers", "monomials"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtlasConfig(FastWeightsConfig):
+class AtlasConfig(ConvConfig):
     """ATLAS with a linear memory, and OmegaNet (`newton_schulz` and `momentum` off)."""
 
     window: Count = 8
@@ -77,7 +77,6 @@ class Atlas(FastWeights):
     def remember(
         self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
     ) -> tuple[Tensor, State]:
-        """A loop over tokens."""
         return atlas(
             self.features(q),
             self.features(k),

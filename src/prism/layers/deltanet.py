@@ -64,7 +64,6 @@ class DeltaNet(Memory):
         build_convolved(self, config, ("beta",), gated=False)
 
     def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
-        """Project and convolve."""
         history, S = self.opened(state)
         part, history = convolved(self, x, history, pace, project)
         return Recall(delta_write(part), None, S, (history,))

@@ -47,7 +47,6 @@ class GatedLinearAttention(Memory):
         self.out = nn.Linear(H * V, dim, bias=False)
 
     def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
-        """All from one projection."""
         q, k, v, low, gate = project(x).split(list(self.sizes.values()), -1)
         H = self.config.heads
         write = GatedWrite(

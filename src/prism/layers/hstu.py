@@ -9,10 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from prism.config import Count, Fraction, Natural
+from prism.layers.base.cached import Cached
 from prism.layers.base.dropout import Dropout
-from prism.layers.base.mixer import GROWS, HeadSizesConfig, Mixer, State
-from prism.layers.base.pace import Pace, Sequences
-from prism.ops.attention import Bias, Past, pointwise_attention
+from prism.layers.base.mixer import GROWS, HeadSizesConfig, State
+from prism.layers.base.pace import Pace
+from prism.ops.attention import Bias, pointwise_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +31,24 @@ class HstuConfig(HeadSizesConfig):
 
 
 @final
-class Hstu(Mixer):
+class Hstu(Cached):
     """HSTU's block: attention without a softmax, gated, with biases by distance and by time; no feed-forward."""
 
     Config = HstuConfig
-    sequences_only = True
     whole_block = True
     takes_times = True
 
     def __init__(self, dim: int, config: HstuConfig):
         super().__init__(dim)
-        self.config, H = config, config.heads
+        self.config, self.H = config, config.heads
         self.K, self.V = config.head_sizes(dim)
-        self.sizes = [H * self.V, H * self.V, H * self.K, H * self.K]
+        keys, values = self.H * self.K, self.H * self.V
+        self.sizes = [values, values, keys, keys]
         self.project = nn.Linear(dim, sum(self.sizes), bias=False)
         self.place_bias = nn.Parameter(0.02 * torch.randn(config.max_length))
         self.time_bias = nn.Parameter(0.02 * torch.randn(config.time_buckets + 1))
         self.dropout = Dropout(config.dropout)
-        self.merge = nn.Linear(H * self.V, dim)
+        self.merge = nn.Linear(values, dim)
 
     def mix(
         self,
@@ -57,29 +58,23 @@ class Hstu(Mixer):
         times: Int[Tensor, "B T 2"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
         """Whole sequences; without times, the bias is by distance alone."""
-        assert isinstance(pace, Sequences)
-        past = None if state is None else Past(state[:3], state[3])
+        packing, past = self.opened(pace, state)
         projected = F.silu(self.project(F.layer_norm(x, [self.dim], eps=1e-6)))
         u, v, q, k = projected.split(self.sizes, -1)
-        H = self.config.heads
         o, past = pointwise_attention(
-            q.unflatten(-1, (H, self.K)),
-            k.unflatten(-1, (H, self.K)),
-            v.unflatten(-1, (H, self.V)),
+            q.unflatten(-1, (self.H, self.K)),
+            k.unflatten(-1, (self.H, self.K)),
+            v.unflatten(-1, (self.H, self.V)),
             Bias(self.place_bias, self.time_bias),
             1 / self.config.max_length,
             times=times,
             past=past,
-            cu_seqlens=pace.packing,
+            cu_seqlens=packing,
         )
         read = F.layer_norm(o.flatten(-2), [u.shape[-1]], eps=1e-6)
         return x + self.merge(self.dropout(read * u)), (*past.kept, past.lengths)
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Keys, values, when they happened, and how many there are."""
-        H = self.config.heads
-        return (GROWS, H, self.K), (GROWS, H, self.V), (GROWS,), ()
-
-    def state_flops(self, length: int) -> int:
-        """A product with each key and each value."""
-        return 2 * self.config.heads * (self.K + self.V) * (length + 1)
+        keys, values, count = super().state_shapes()
+        return keys, values, (GROWS,), count

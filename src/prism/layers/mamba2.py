@@ -9,22 +9,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import Count
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import ConvConfig, Mixer, State
 from prism.layers.base.pace import Pace, Write
 from prism.layers.base.parts import DecayRate, ShortConv
 from prism.ops.delta.rule import delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config(MixerConfig):
+class Mamba2Config(ConvConfig):
     """Mamba-2 as published, with one group of B and C."""
 
     expand: Count = 2
     """Inner width as a multiple of the model's; a head has an even share of it (published: 64)."""
     state: Count = 128
     """Width of B and C: the columns of a head's state."""
-    conv_size: Count = 4
-    """Window of the short convolution, in tokens."""
 
 
 @final

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from prism.config import Count, Fraction
+from prism.layers.base.cached import Cached
 from prism.layers.base.dropout import Dropout
-from prism.layers.base.mixer import GROWS, Mixer, MixerConfig, State
-from prism.layers.base.pace import Pace, Sequences
-from prism.ops.attention import Past, causal_attention
+from prism.layers.base.mixer import MixerConfig, State
+from prism.layers.base.pace import Pace
+from prism.ops.attention import causal_attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +28,17 @@ class SasrecConfig(MixerConfig):
 
 
 @final
-class Sasrec(Mixer):
+class Sasrec(Cached):
     """SASRec's block: norms come first and the residual branches start behind them, as in the authors' code."""
 
     Config = SasrecConfig
-    sequences_only = True
     whole_block = True
     needs_positions = True
 
     def __init__(self, dim: int, config: SasrecConfig):
         super().__init__(dim)
-        self.config = config
-        self.size = config.head_size(dim, None, "heads to a divisor of dim")
+        self.config, self.H = config, config.heads
+        self.K = self.V = config.head_size(dim, None, "heads to a divisor of dim")
         self.norm = nn.LayerNorm(dim, eps=1e-8)
         self.query = nn.Linear(dim, dim)
         # the authors' keys have a bias too, but it adds the same to all scores of a query: softmax does not see it
@@ -50,24 +50,11 @@ class Sasrec(Mixer):
         self.dropout = Dropout(config.dropout)
 
     def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences."""
-        assert isinstance(pace, Sequences)
-        past = None if state is None else Past(state[:2], state[2])
+        packing, past = self.opened(pace, state)
         normed = self.norm(x)
-        q, k, v = (
-            y.unflatten(-1, (self.config.heads, self.size)) for y in (self.query(normed), self.key(x), self.value(x))
-        )
+        q, k, v = (y.unflatten(-1, (self.H, self.K)) for y in (self.query(normed), self.key(x), self.value(x)))
         rate = self.config.dropout if self.training else 0.0
-        o, past = causal_attention(q, k, v, past=past, cu_seqlens=pace.packing, dropout=rate)
+        o, past = causal_attention(q, k, v, past=past, cu_seqlens=packing, dropout=rate)
         y = self.ffn_norm(normed + o.flatten(-2))
         y = y + self.dropout(self.ffn_out(self.dropout(F.relu(self.hidden(y)))))
         return y, (*past.kept, past.lengths)
-
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Keys, values, and how many there are."""
-        head = (GROWS, self.config.heads, self.size)
-        return head, head, ()
-
-    def state_flops(self, length: int) -> int:
-        """A product with each key and each value."""
-        return 4 * self.dim * (length + 1)

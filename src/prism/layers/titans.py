@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prism.config import Count
-from prism.layers.base.fast_weights import FastWeights, FastWeightsConfig
-from prism.layers.base.mixer import State
+from prism.layers.base.fast_weights import FastWeights, trained_flops
+from prism.layers.base.mixer import ConvConfig, State
 from prism.layers.base.parts import half_lives, wide
 from prism.ops.common.packing import Packing
 from prism.ops.fastweight.titans import titans
@@ -19,7 +19,7 @@ Memory = Literal["linear", "mlp"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TitansConfig(FastWeightsConfig):
+class TitansConfig(ConvConfig):
     """Titans' neural memory."""
 
     memory: Memory = "mlp"
@@ -55,7 +55,6 @@ class Titans(FastWeights):
     def remember(
         self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
     ) -> tuple[Tensor, State]:
-        """A loop over chunks."""
         return titans(
             q,
             k,
@@ -80,7 +79,5 @@ class Titans(FastWeights):
         return self.conv.state_shape(), *weights, *weights, *weights, ()
 
     def state_flops(self, length: int) -> int:
-        """For each weight: the answer to the key, the gradient, momentum, decay and update, the read."""
-        weights = sum(M.numel() for M in self.start)
-        hidden = sum(M.numel() for M in list(self.start)[1:])  # the gradient goes back through these
-        return 9 * weights + 2 * hidden
+        """With momentum and decay in the update."""
+        return trained_flops(self.start)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from prism.config import Count
 from prism.errors import InputError
+from prism.layers.base.fast_weights import trained_flops
 from prism.layers.base.mixer import Mixer, MixerConfig, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import wide
@@ -102,10 +103,8 @@ class TTT(Mixer):
         return *weights, *weights, ()
 
     def state_flops(self, length: int) -> int:
-        """For each weight: train-time answer, its gradient and update, the read with both W and D."""
-        weights = sum(W.numel() for W in self.start)
-        hidden = sum(W.numel() for W in list(self.start)[1:])  # the gradient goes back through these
-        return 9 * weights + 2 * hidden
+        """The read with both W and D."""
+        return trained_flops(self.start)
 
 
 @final

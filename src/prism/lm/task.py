@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from prism.config import Checked, Count
 from prism.errors import InputError
 from prism.lm.data.shards import Shards
+from prism.lm.sizes import Sizes
 from prism.ops.context.segment import share_of
 
 
@@ -52,6 +53,11 @@ class LanguageTask(Checked):
         if self.tokens < self.rounds * self.batch * self.length:
             least = self.rounds * self.batch * self.length
             raise InputError(f"tokens must be at least {least:,} for a batch in each epoch, got {self.tokens:,}")
+
+    @classmethod
+    def of(cls, sizes: Sizes, **more: Any) -> "LanguageTask":
+        """A task of these sizes."""
+        return cls(tokens=sizes.tokens, length=sizes.length, batch=sizes.batch, **more)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:
         """The batches of one round: [batch, length + 1], the last token a target only."""

@@ -1,30 +1,29 @@
 """`prism lm train`: text to tokenizer to packed tokens to a trained model folder; run again, it goes on."""
 
-import os
 import platform
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from accelerate import PartialState
 from tyro.conf import OmitArgPrefixes, Positional
 
-from prism.config import Checked, Count, Natural, least
+from prism.config import Count, Natural
 from prism.errors import InputError
+from prism.files import whole_folder
 from prism.layers import MIXERS
 from prism.layers.spelling import read_mixers, spelled_mixers
 from prism.lm.data.shards import Shards, fingerprint, write_shards
 from prism.lm.data.text import python_documents, read_documents, text_files
-from prism.lm.data.tokenizer import SMALLEST, Tokenizer, load_tokenizer, train_tokenizer
+from prism.lm.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from prism.lm.files import quiet
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.learner import Learner
 from prism.lm.recipes import USED, cost
+from prism.lm.sizes import Sizes
 from prism.lm.task import LanguageTask
 from prism.machine import matmul_rate, pick_device, use_threads
 from prism.models.backbone import BackboneConfig
@@ -41,28 +40,14 @@ TOKENIZER_TEXT = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig(Checked):
+class LanguageConfig(Sizes):
     """A language model and its training."""
 
     mixer: str = "prism"
     """A name of `prism list`, with fields after a colon (prism:steps=3,keys=shared); a hybrid lists one per block,
     repeated down the layers (prism,prism,attention); a mixer of your own is module:Class."""
-    dim: Count = 128
-    """Width."""
-    layers: Count = 4
-    """Blocks."""
-    heads: Count = 4
-    """Heads of each mixer."""
     ffn: Natural | None = None
     """Hidden width of the SwiGLU; default: 8/3 of the width."""
-    vocabulary: Annotated[int, least(SMALLEST)] = 4096
-    """Tokens of the tokenizer, where one is trained."""
-    length: Count = 256
-    """Tokens of a sequence."""
-    batch: Count = 16
-    """Sequences of a batch."""
-    tokens: Count = 1_000_000
-    """To train on, in `epochs` equal rounds with an evaluation after each."""
     context_parallel: Count = 1
     """Processes that share every sequence, each a segment of it: for sequences too long for one (with torchrun)."""
     fsdp: bool = False
@@ -84,19 +69,6 @@ class LanguageConfig(Checked):
         for mixer in read_mixers(self.mixer):
             if self.context_parallel > 1 and not MIXERS[mixer.name].splits:
                 raise InputError(f"{mixer.name} cannot share a sequence between processes: use a delta-rule mixer")
-
-    def task(self, shards: dict[str, Shards]) -> LanguageTask:
-        """Windows of the texts' tokens, in batches."""
-        return LanguageTask(
-            train=shards["train"],
-            valid=shards["valid"],
-            tokens=self.tokens,
-            rounds=self.train.epochs,
-            length=self.length,
-            batch=self.batch,
-            seed=self.train.seed,
-            together=self.context_parallel,
-        )
 
     def model(self, tokenizer: Tokenizer) -> PrismSequenceConfig:
         """The model for a tokenizer's vocabulary."""
@@ -151,7 +123,10 @@ def train(
             parts = _parts(text, valid, column)
             kept = keep_tokenizer(out / "tokenizer", given, parts["train"], config.vocabulary)
             shards = {name: pack(out / "tokens" / name, kept, parts[name], name, *names) for name in parts}
-            task = config.task(shards)
+            loop = config.train
+            task = LanguageTask.of(
+                config, **shards, rounds=loop.epochs, seed=loop.seed, together=config.context_parallel
+            )
             keep_settings(out, settings)  # not before it is known that this run can be
         _train(config, kept, task, out, processes)
 
@@ -184,12 +159,9 @@ def _train(config: LanguageConfig, tokenizer: Tokenizer, task: LanguageTask, out
 
 def save_model(folder: Path, lm: PrismSequenceForCausalLM, tokenizer: Tokenizer) -> None:
     """Writes model and tokenizer as one folder that appears whole."""
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    lm.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(part, folder)
+    with whole_folder(folder) as part:
+        lm.save_pretrained(part)
+        tokenizer.save_pretrained(part)
 
 
 def split_documents(documents: Callable[[], Iterable[str]]) -> dict[str, Callable[[], Iterator[str]]]:
@@ -229,9 +201,8 @@ def keep_tokenizer(
     if found is None:
         print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)
         found = train_tokenizer(first_characters(documents(), TOKENIZER_TEXT), vocabulary)
-    part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
-    found.save_pretrained(part)
-    os.replace(part, kept)
+    with whole_folder(kept) as part:
+        found.save_pretrained(part)
     return found
 
 

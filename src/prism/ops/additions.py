@@ -101,7 +101,6 @@ class Exponentials:
 
 
 def _nothing(x: Tensor, items: int) -> Additions:
-    """No features."""
     numbers = {"device": x.device, "dtype": torch.int32}
     starts, rows = x.new_zeros(len(x) + 1, dtype=torch.long), x.new_empty(len(x), 0, dtype=torch.long)
     entries = torch.empty(0, **numbers), x.new_empty(0, dtype=torch.int8), x.new_empty(0)  # type: ignore[call-overload]

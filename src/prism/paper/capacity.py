@@ -32,10 +32,6 @@ class Point:
     parameters: int
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        """A record of plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -56,7 +52,6 @@ class Place:
         return ProbeModelConfig(mixer=mixer, dim=self.dim)
 
     def path(self, out: Path) -> Path:
-        """Where its result lies."""
         return out / f"{self.mixer.replace(':', '@')}-dim{self.dim}-pairs{self.pairs}-{self.seed}.json"
 
     def settings_json(self) -> dict[str, Any]:
@@ -64,7 +59,6 @@ class Place:
         return asdict(self)
 
     def run(self) -> Point:
-        """Trains."""
         probe = Mqar(length=self.length, pairs=self.pairs)
         result, net = run_probe(probe, self.model(), self.training, seed=self.seed)
         return Point(

@@ -70,7 +70,6 @@ class Recall(Place):
     """MQAR, where a run that diverges has the accuracy of no answer."""
 
     def run(self) -> Point:
-        """Trains."""
         try:
             return super().run()
         except DivergedError:

@@ -31,7 +31,6 @@ class Job:
     device: str | None = None
 
     def path(self, out: Path) -> Path:
-        """Where its result lies."""
         return out / self.task.replace(":", "@") / f"{self.mixer.replace(':', '@')}-{self.seed}.json"
 
     def settings_json(self) -> dict[str, Any]:
@@ -39,7 +38,6 @@ class Job:
         return {name: value for name, value in asdict(self).items() if name != "device"}
 
     def run(self) -> ProbeResult:
-        """Trains."""
         s, probe = self.settings, self.settings.probe(self.task)
         model, device = s.model(probe, self.mixer), pick_device(self.device)
         result, _ = run_probe(probe, model, s.training, seed=self.seed, device=device)

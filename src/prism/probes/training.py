@@ -7,7 +7,7 @@ no epochs), it stops when the task is solved, and what counts is where training 
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -149,13 +149,8 @@ class ProbeResult:
     longer: dict[str, float] = field(default_factory=dict)
     """Accuracy at other lengths, by the number of tokens."""
 
-    def to_json(self) -> dict[str, Any]:
-        """A record of plain values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "ProbeResult":
-        """What `to_json` gave."""
         return cls(**record | {"curve": [Look(**look) for look in record["curve"]]})
 
 

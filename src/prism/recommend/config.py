@@ -177,7 +177,6 @@ class FitConfig(Checked):
 
     @classmethod
     def from_json(cls, text: str) -> "FitConfig":
-        """The inverse of `to_json`."""
         values = json.loads(text)
         if not isinstance(values, dict):
             raise InputError(f"the run's config must be a JSON object, got {type(values).__name__}")

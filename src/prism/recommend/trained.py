@@ -32,10 +32,11 @@ from prism.recommend.training.budget import affordable_epochs, epoch_seconds
 from prism.recommend.training.opening import fit_opening
 from prism.recommend.training.rehearsal import rehearsed
 from prism.recommend.training.task import RecommendationTask
-from prism.train.folder import is_first_process
+from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import train
 
 Made = TypeVar("Made", bound="Trained")
+Task = TypeVar("Task", bound=RecommendationTask)
 
 
 class Trained:
@@ -102,16 +103,11 @@ class Trained:
         began = time.monotonic()
         place, (made, task) = pick_device(device), cls.opening(split, config)
         made._follow_opening(config.opening, left_open, progress)
-        made._settle(task, left_open, began, out, progress, place)
-        with storage.opened_run(out, split, made.config, store):
-            train(
-                made.model,
-                task.changed(made.config.objective),
-                made.config.train,
-                out=out,
-                progress=progress,
-                device=place,
-            )
+        with own_folder(out):  # before minutes of rehearsal, not after
+            made._settle(task, left_open, began, out, progress, place)
+            storage.open_run(out, split, made.config, store)
+            last = task.changed(made.config.objective)
+            train(made.model, last, made.config.train, out=out, progress=progress, device=place)
         return made
 
     def _follow_opening(self, asked: float | None, left_open: Sequence[str], progress: bool) -> None:
@@ -158,16 +154,16 @@ class Trained:
         """Before the first step: what the experts know is fitted, the model is silent; and what is to be trained."""
         made = cls._starting(split, config)
         made.fit_experts()
-        task = made.task()
+        task: RecommendationTask = made.task()
         chosen = fit_opening(made.model, task, focus=config.opening)
         if made.experts is not None:
             made.config = replace(made.config, opening=chosen)
         return made, task
 
-    def task(self) -> RecommendationTask:
-        """What training minimises and watches."""
+    def task(self, kind: type[Task] = RecommendationTask, **more: Any) -> Task:  # type: ignore[assignment]
+        """What training minimises and watches; of another kind with `more` fields."""
         config = self.config
-        return RecommendationTask(
+        return kind(
             split=self.split,
             batching=config.batching,
             objective=config.objective,
@@ -176,6 +172,7 @@ class Trained:
             context=self.context,
             seed=config.train.seed,
             cutoffs=config.ranks,
+            **more,
         )
 
     def fit_experts(self, known: bool = False) -> None:

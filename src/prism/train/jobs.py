@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import asdict
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
@@ -16,14 +17,6 @@ import torch
 from prism.files import refuse_file, write_whole
 from prism.machine import use_threads
 from prism.train.settings import read_settings, refuse_others
-
-
-@runtime_checkable
-class Result(Protocol):
-    """What a run leaves."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Its numbers, as a file keeps them."""
 
 
 @runtime_checkable
@@ -44,11 +37,11 @@ class Job(Runnable, Protocol):
     def settings_json(self) -> dict[str, Any]:
         """What must be the same for a result to be this run's."""
 
-    def run(self) -> Result:
-        """The run itself."""
+    def run(self) -> Any:
+        """The run itself; its result is a dataclass."""
 
-    def read(self, record: dict[str, Any]) -> Result:
-        """The inverse of the result's `to_json`."""
+    def read(self, record: dict[str, Any]) -> Any:
+        """The result whose fields a file holds."""
 
     def line(self, result: Any) -> str:
         """The job and its result, for the screen."""
@@ -67,7 +60,7 @@ def run_jobs(jobs: Sequence[J], out: Path, processes: int = 1, threads: int | No
         print(f"{len(done)} of {len(jobs)} runs are in {out} already", flush=True)
     for n, (job, result) in enumerate(run_all(missing, processes, threads), 1):
         done[job] = result
-        write_whole(job.path(out), json.dumps(job.settings_json() | result.to_json(), indent=1).encode())
+        write_whole(job.path(out), json.dumps(job.settings_json() | asdict(result), indent=1).encode())
         print(f"{n}/{len(missing)}  {job.line(result)}", flush=True)
     return {job: done[job] for job in jobs}
 

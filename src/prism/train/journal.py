@@ -1,4 +1,4 @@
-"""The run's log: one JSON object a line, TensorBoard beside it if asked for."""
+"""The run's log: one JSON object per line, TensorBoard beside it if asked for."""
 
 import json
 from pathlib import Path

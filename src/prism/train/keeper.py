@@ -1,12 +1,14 @@
 """What a run keeps of itself: its best weights to end with, and all that it needs to go on after a stop."""
 
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from prism.config import from_fields
 from prism.errors import InputError, Note
 from prism.train import checkpoints
 from prism.train.journal import JOURNAL, read_journal
@@ -53,7 +55,7 @@ class Keeper:
         """Goes on from a checkpoint; where one process cannot, none does."""
         error, at = None, Position()
         try:
-            at = Position.from_json(checkpoints.load_facts(one))
+            at = from_fields(Position, checkpoints.load_facts(one), where="the checkpoint")
             checkpoints.load_weights(self.model, one)
             kept = checkpoints.load_tensors(one, "optimiser", place_in(self.model))
             own = {key: own_part(value, key, self.shards) for key, value in kept.items()}
@@ -95,9 +97,9 @@ class Keeper:
         """A checkpoint, by the first process or, where each has parts of its own, by all."""
         if self.shards or self.fsdp:
             parts = {name: spread(values, self.shards) for name, values in tensors.items()}
-            checkpoints.save_together(out, kind, at.step, parts, at.to_json(), keep=keep)
+            checkpoints.save_together(out, kind, at.step, parts, asdict(at), keep=keep)
         elif self.accelerator.is_main_process:
-            checkpoints.save(out, kind, at.step, tensors, at.to_json(), keep=keep)
+            checkpoints.save(out, kind, at.step, tensors, asdict(at), keep=keep)
 
 
 def load_best(model: nn.Module, out: Path) -> None:

@@ -1,9 +1,6 @@
 """Where a run stands: all that has to be known, beside the tensors, to go on from there."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-from prism.config import from_fields
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +46,3 @@ class Position:
     def mean_loss(self) -> float:
         """Since the last line of the log."""
         return self.loss_sum / self.loss_count if self.loss_count else float("nan")
-
-    def to_json(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Any) -> "Position":
-        """The inverse of `to_json`."""
-        return from_fields(cls, values, where="the checkpoint")

@@ -47,7 +47,11 @@ def test_a_bad_csv_gets_one_line(tmp_path: Path, text: str, said: str) -> None:
     [
         ("log.csv", b"\x89PNG\r\n\x1a\n\0\0\0", "log.csv is not a CSV"),
         ("log.csv", (HEAD + "1,1,1\n").encode("utf-16"), "log.csv is not a CSV"),
-        ("log.csv", b"user,item,time\n1,\xe9,1\n1,2,2\n2,2,2\n", "cannot read .*log.csv.*utf-8"),
+        (
+            "log.csv",
+            b"user,item,time\n1,\xe9,1\n1,2,2\n2,2,2\n",
+            "cannot read .*log.csv.*utf-8.*: save the file as UTF-8",
+        ),
         ("log.xlsx", b"PK\x03\x04", "log.xlsx is an Excel workbook: save its sheet as CSV"),
         ("log.parquet", b"user,item,time\n", "log.parquet is not a Parquet file"),
         ("log.parquet", b"PAR1 and then nothing of use", "cannot read .*log.parquet"),

@@ -2,7 +2,6 @@
 # ruff: noqa: E402  (what may be absent is asked for first)
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,20 +17,12 @@ from support.service import items, log_with_table, models, send, service
 
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
-from prism.recommend.serve.service import Limits
+from prism.recommend.serve.options import Options
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture
-def client(model: Path, tmp_path: Path) -> Iterator[TestClient]:
-    made = service(model, tmp_path / "events.db")
-    with TestClient(create_app(made)) as test:
-        yield test
-    made.engine.stop()
 
 
 def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) -> None:
@@ -142,7 +133,7 @@ def test_a_time_in_milliseconds_is_told_so(client: TestClient) -> None:
 
 
 def test_an_event_far_ahead_of_the_clock_is_refused_with_all_of_its_request(client: TestClient) -> None:
-    now, most = int(time.time()), Limits().future
+    now, most = int(time.time()), Options().future
     near, far = ({"user": "u", "item": "3", "time": now + ahead} for ahead in (most // 2, most + 500))
     answer = client.post("/events", json={"events": [near, far]})
     assert answer.status_code == 422
@@ -156,7 +147,7 @@ def test_an_event_far_ahead_of_the_clock_is_refused_with_all_of_its_request(clie
 
 
 def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: Path) -> None:
-    made = service(model, tmp_path / "e.db", limits=Limits(body=2000, rate=5, seconds=60))
+    made = service(model, tmp_path / "e.db", options=Options(max_body=2000, max_rate=5, timeout=60))
     with TestClient(create_app(made)) as test:
         assert test.post("/events", content=b"x" * 3000).status_code == 413
         chunks, kind = iter([b'{"events": [' + b" " * 1900, b" " * 1900]), {"content-type": "application/json"}

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from prism.errors import InputError
+from prism.files import only_one
 from prism.recommend.config import FitConfig
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import split as divide
@@ -63,6 +65,22 @@ def test_what_is_clearly_ahead_on_validation_is_taken_and_told_and_a_run_that_go
     again = Recommender.fit(log, SMALL, out=tmp_path / "run", progress=False, device="cpu")
     assert again.config == made.config
     assert len(rehearsals) == 2
+
+
+@pytest.mark.parametrize("taken", ["file", "run"])
+def test_a_folder_that_cannot_be_had_is_refused_before_the_rehearsal(
+    log: Log, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsals = scored(monkeypatch, {CAREFUL: 0.2, BOLD: 0.1})
+    out = tmp_path / "out"
+    if taken == "file":
+        out.write_text("mine")
+        with pytest.raises(InputError, match="is a file"):
+            Recommender.fit(log, SMALL, out=out, progress=False, device="cpu")
+    else:
+        with only_one(out), pytest.raises(InputError, match="in use by another process"):
+            Recommender.fit(log, SMALL, out=out, progress=False, device="cpu")
+    assert not rehearsals
 
 
 @pytest.mark.parametrize("given", [{"lr": 2e-3}, {"focus": 0.25}, {"rehearsal": False}, {"experts": ()}])

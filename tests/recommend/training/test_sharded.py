@@ -14,7 +14,7 @@ from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
-from prism.recommend.runs.streaming import fit_streamed, stream_task
+from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
@@ -45,10 +45,10 @@ def test_one_process_with_a_divided_table_has_the_loss_and_gradients_of_a_whole_
     model = build_sharded(config, split.train.n_items, None)
     plain = Recommender._untrained(split, config)
     plain.model.load_state_dict(model.state_dict())
-    task = stream_task(plain, prepared, StreamConfig(workers=0))
+    task = plain.task(StreamTask, prepared=prepared, stream=StreamConfig(workers=0))
     batch = task.batches(0)[3]
     found = []
-    divided = stream_task(plain, prepared, StreamConfig(workers=0), ShardedTask)
+    divided = plain.task(ShardedTask, prepared=prepared, stream=StreamConfig(workers=0))
     for made, of in ((plain.model, task), (model, divided)):
         torch.manual_seed(1)
         value, count = of.loss(made, batch)

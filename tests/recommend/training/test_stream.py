@@ -20,7 +20,7 @@ from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.evaluation.scoring import ModelScorer
 from prism.recommend.model.experts import EXPERTS, fit_experts
 from prism.recommend.recommender import Recommender
-from prism.recommend.runs.streaming import fit_streamed, stream_task
+from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.recommend.training.task import Batch, BatchConfig
 from prism.train import checkpoints
@@ -49,7 +49,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 def task(prepared: Prepared, windows: str = "all", **stream: int) -> StreamTask:
     config = replace(CONFIG, experts=(), batching=replace(CONFIG.batching, windows=windows))
     made = Recommender._untrained(sample(prepared, 100), config)
-    return stream_task(made, prepared, StreamConfig(**{"group": 3, "lanes": 2} | stream))
+    return made.task(StreamTask, prepared=prepared, stream=StreamConfig(**{"group": 3, "lanes": 2} | stream))
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -131,7 +131,7 @@ def test_two_processes_rank_half_of_the_queries_each_and_find_what_one_finds(
     found = checkpoints.load_facts(checkpoints.newest(tmp_path / "run", "best"))["best_metrics"]
     alone = Recommender.load(tmp_path / "run", device="cpu")
     alone.model.double()
-    whole = stream_task(alone, prepared, StreamConfig())
+    whole = alone.task(StreamTask, prepared=prepared, stream=StreamConfig())
     assert found == pytest.approx(whole.evaluate(alone.model), abs=1e-6)
     ranked = [[int(n) for n in (tmp_path / f"ranked-{rank}").read_text().split()] for rank in range(2)]
     assert len(ranked[0]) == len(ranked[1]) == config.train.epochs

@@ -2,24 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from prism.config import Count
-from prism.layers.base.mixer import Mixer, MixerConfig, State
+from prism.layers.base.mixer import ConvConfig, Mixer, State
 from prism.layers.base.pace import Pace, Sequences
 from prism.layers.base.parts import GatedRead, ShortConv, unit, wide
 from prism.ops.common.packing import Packing
-
-
-@dataclass(frozen=True, kw_only=True)
-class FastWeightsConfig(MixerConfig):
-    """What their configs have."""
-
-    conv_size: Count = 4
-    """Window of the short convolutions, in tokens."""
 
 
 class FastWeights(Mixer):
@@ -27,10 +17,10 @@ class FastWeights(Mixer):
 
     parallel = False
     sequences_only = True
-    config: FastWeightsConfig
+    config: ConvConfig
     read: GatedRead
 
-    def build_projections(self, config: FastWeightsConfig, gates: Sequence[str]) -> None:
+    def build_projections(self, config: ConvConfig, gates: Sequence[str]) -> None:
         """Maps of the input to q, k, v, the output's gate, and one number per head for each of `gates`."""
         self.config, H, dim = config, config.heads, self.dim
         self.d = d = config.head_size(dim, None, "heads")
@@ -63,3 +53,9 @@ class FastWeights(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, given: dict[str, Tensor], memory: State, packing: Packing | None
     ) -> tuple[Tensor, State]:
         """(answers, memory after them) of tokens [B, T, H, d], trained on under the gates given."""
+
+
+def trained_flops(weights: nn.ParameterList) -> int:
+    """Of one token, for each weight of a memory: the answer to the key, the gradient, the update, the read."""
+    hidden = sum(W.numel() for W in list(weights)[1:])  # the gradient goes back through these
+    return 9 * sum(W.numel() for W in weights) + 2 * hidden

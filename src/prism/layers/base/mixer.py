@@ -59,6 +59,14 @@ class MixerConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvConfig(MixerConfig):
+    """What the config of a mixer with a short convolution has."""
+
+    conv_size: Count = 4
+    """Window of the short convolution, in tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadSizesConfig(MixerConfig):
     """What the config of a mixer has whose heads may have other widths than dim / heads."""
 

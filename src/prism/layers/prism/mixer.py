@@ -57,7 +57,6 @@ class Prism(Memory):
         self.out = nn.Linear(H * V, dim, bias=False)
 
     def operands(self, x: Float[Tensor, "*tokens D"], state: State | None, pace: Pace, project: Project) -> Recall:
-        """Anchor, project, refine."""
         *history, S = self.opened(state)
         norm = self.norm if isinstance(self.norm, nn.LayerNorm) else None
         u, *after = (self.norm(x),) if self.conv is None else pace.conv(self.conv, x, history[0], norm)

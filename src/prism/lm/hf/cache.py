@@ -25,7 +25,6 @@ class StateCache(Cache):
         self.seen += tokens
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens so far."""
         return self.seen
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
@@ -37,7 +36,6 @@ class StateCache(Cache):
         return sum(part.nbytes for state in self.states or () for part in state)
 
     def reset(self) -> None:
-        """Forgets everything."""
         self.states, self.seen = None, 0
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
@@ -45,11 +43,9 @@ class StateCache(Cache):
         self._each(lambda part: part.index_select(0, beam_idx.to(part.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps these rows."""
         self._each(lambda part: part[indices.to(part.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row `repeats` times."""
         self._each(lambda part: part.repeat_interleave(repeats, 0))
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -69,7 +65,6 @@ class StateCache(Cache):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether anything is held."""
         return self.states is not None
 
     def __len__(self) -> int:

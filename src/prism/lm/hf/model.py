@@ -146,38 +146,26 @@ class PrismSequenceForCausalLM(PrismSequencePreTrainedModel, GenerationMixin):
         input_ids: Int[Tensor, "B T"] | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: StateCache | None = None,
-        inputs_embeds: Float[Tensor, "B T D"] | None = None,
+        *,
         labels: Int[Tensor, "B T"] | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         cu_seq_lens_q: Int[Tensor, " limits"] | None = None,
-        **kwargs: Any,
+        **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Logits of the token after each, and with `labels` (the tokens themselves; −100: not scored) the loss.
 
         Other arguments are those of `PrismSequenceModel`. `logits_to_keep` > 0 computes the last logits alone.
         """
-        found = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache,
-            output_hidden_states,
-            return_dict=True,
-            cu_seq_lens_q=cu_seq_lens_q,
-        )
+        named = {"cu_seq_lens_q": cu_seq_lens_q, "return_dict": True, **others}
+        found = self.model(input_ids, attention_mask, position_ids, **named)
         last = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
         features = found.last_hidden_state
         logits = self.lm_head(features if isinstance(last, int) else features[:, last])
         loss = None
         if labels is not None:
             # num_items_in_batch is how Trainer asks for the right mean over accumulated batches
-            items = kwargs.get("num_items_in_batch")
+            items = others.get("num_items_in_batch")
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=items)
         output = CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=found.past_key_values, hidden_states=found.hidden_states

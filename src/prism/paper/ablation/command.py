@@ -9,7 +9,6 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
-import torch
 from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import one_of, positive
@@ -17,7 +16,7 @@ from prism.errors import InputError
 from prism.files import write_whole
 from prism.layers.spelling import read_mixers, with_options
 from prism.machine import machine
-from prism.models.matching import matched_ffn
+from prism.models.matching import count_parameters, matched_ffn
 from prism.paper.ablation.report import Answers, Part, show_parts
 from prism.recommend.commands.compare import compare_on, run_folder, variant
 from prism.recommend.config import FitConfig
@@ -151,5 +150,4 @@ def without(config: FitConfig, name: str) -> FitConfig:
 
 def parameters(config: FitConfig, items: int) -> int:
     """How many a model of so many items has."""
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in config.model().build(items).parameters())
+    return count_parameters(lambda: config.model().build(items))

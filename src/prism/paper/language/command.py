@@ -26,6 +26,7 @@ from prism.lm.learner import Learner
 from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
 from prism.lm.train import file_names, first_characters, keep_tokenizer, pack, save_model
+from prism.models.matching import count_parameters
 from prism.paper.language.report import LanguageRun, Runs, write_report
 from prism.paper.language.settings import Study, StudySettings, Texts, study_model
 from prism.printed import PARAMETERS
@@ -55,7 +56,6 @@ class Job:
         return self.out / f"{self.name.replace(' ', '-').replace(':', '@')}-seed{self.seed}"
 
     def path(self, out: Path) -> Path:
-        """Where its result lies."""
         return self.folder.with_suffix(".json")
 
     def settings_json(self) -> dict[str, Any]:
@@ -66,17 +66,9 @@ class Job:
 
     def task(self) -> LanguageTask:
         """Windows in an order that depends on the seed, not on the model."""
+        shards = {name: read_shards(self.out / "tokens" / name) for name in ("train", "valid")}
         s = self.settings
-        return LanguageTask(
-            train=read_shards(self.out / "tokens" / "train"),
-            valid=read_shards(self.out / "tokens" / "valid"),
-            tokens=s.tokens,
-            rounds=s.rounds,
-            length=s.length,
-            batch=s.batch,
-            valid_windows=s.valid_windows,
-            seed=self.seed,
-        )
+        return LanguageTask.of(s, **shards, rounds=s.rounds, valid_windows=s.valid_windows, seed=self.seed)
 
     def run(self) -> LanguageRun:
         """Trains where it stopped, if it did, and measures."""
@@ -104,11 +96,10 @@ class Job:
         texts = [name for name in ("test", "other") if getattr(self.texts, name)]
         names = ["valid", *texts, *(f"{name}_bits" for name in texts)]
         vocabulary = len(load_tokenizer(self.out / "tokenizer"))
-        with torch.device("meta"):
-            lm = PrismSequenceForCausalLM(study_model(self.name, self.settings, vocabulary))
-        count = sum(weight.numel() for weight in lm.parameters())
-        metrics = dict.fromkeys(names, inf)
-        return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=metrics, diverged=reason)
+        model = study_model(self.name, self.settings, vocabulary)
+        count = count_parameters(lambda: PrismSequenceForCausalLM(model))
+        infinite = dict.fromkeys(names, inf)
+        return LanguageRun(parameters=count, cpu_seconds=round(seconds, 1), curve=(), metrics=infinite, diverged=reason)
 
     def _train(self) -> None:
         tokenizer, task = load_tokenizer(self.out / "tokenizer"), self.task()

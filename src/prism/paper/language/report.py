@@ -1,7 +1,7 @@
 """What the language study leaves behind: the tables, the paper's figures beside ours, and the learning curves."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,13 +28,8 @@ class LanguageRun:
     diverged: str = ""
     """Why training came to no end, if it did not; the perplexities are infinite then."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As a file keeps it."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "LanguageRun":
-        """The inverse of `to_json`."""
         curve = tuple((int(tokens), float(value)) for tokens, value in values["curve"])
         return from_fields(cls, values | {"curve": curve}, where="the result")
 

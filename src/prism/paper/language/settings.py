@@ -8,6 +8,7 @@ from prism.config import Checked, Count, at_least
 from prism.errors import InputError
 from prism.lm.hf.config import PrismSequenceConfig
 from prism.lm.recipes import ABLATIONS, Scale, ablation, language_model, spelled_model
+from prism.lm.sizes import Sizes
 from prism.lm.train import file_names
 from prism.printed import PARAMETERS
 from prism.recommend.data.places import locate
@@ -55,23 +56,14 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(Checked):
+class StudySettings(Sizes):
     """What all runs share; seven to twelve minutes per run on one core."""
 
     dim: Count = 192
-    """Width."""
-    layers: Count = 4
-    """Blocks."""
     heads: Count = 3
-    """Heads of every mixer."""
-    vocabulary: int = 4096
-    """Tokens of the tokenizer, a BPE trained on the text."""
     length: Count = 512
-    """Tokens of a window."""
     batch: Count = 2
-    """Windows of a batch."""
-    tokens: int = 1_200_000
-    """To train on."""
+    tokens: Count = 1_200_000
     rounds: Count = 8
     """Evaluations, evenly spread; the weights of the best are measured."""
     valid_windows: Count = 64

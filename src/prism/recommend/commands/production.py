@@ -1,15 +1,16 @@
 """The commands of a model in use: `prism refit`, `export`, `update`, `similar` and `because`."""
 
+from dataclasses import asdict
 from pathlib import Path
 
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.display.tables import show
 from prism.errors import InputError
-from prism.recommend.commands.fit import by_column, named_columns, show_items
+from prism.recommend.commands.recommend import by_column, named_columns, show_items
 from prism.recommend.data.known import load
 from prism.recommend.data.merge import Merged, items_alone, merge
-from prism.recommend.data.reading import Reading
+from prism.recommend.data.reading import COLUMNS, Columns, Reading
 from prism.recommend.recommender import Recommender
 
 
@@ -57,9 +58,7 @@ def update(
     out: Path | None = None,
     epochs: int = 1,
     lr: float | None = None,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
+    columns: OmitArgPrefixes[Columns] = COLUMNS,
     device: str | None = None,
 ) -> None:
     """Trains a run further on later events, adds new items, and reports what changed; the result is a new run.
@@ -71,9 +70,7 @@ def update(
         out: Folder for the updated run; default: RUN-updated, or the first free name RUN-updated-2, …
         epochs: Passes over the histories of users with new events.
         lr: Learning rate; default: a tenth of what the run was trained with.
-        user: Column of users; default: as in the run's log, or guessed from its name.
-        item: Column of items.
-        time: Column of times.
+        columns: How the new events are read; columns that are not named are those of the run's log, or guessed.
         device: Where to train, e.g. cpu or cuda; default: a GPU where there is one.
     """
     from prism.recommend.runs.update import update as learn
@@ -81,25 +78,23 @@ def update(
     if events is None and items is None:
         raise InputError("nothing to learn from: give --events NEW, --items TABLE, or both")
     before = Recommender.load(run, device=device)
-    merged = _merged(before, events, items, user, item, time)
+    merged = _merged(before, events, items, columns)
     target = out or _free(run.with_name(f"{run.name}-updated"))
     _, change = learn(before, merged, target, epochs=epochs, lr=lr, device=device)
     print("\n".join([*change.lines(), f"{target}: the updated run; {run} is as it was"]))
 
 
-def _merged(
-    before: Recommender, events: str | None, items: Path | None, user: str | None, item: str | None, time: str | None
-) -> Merged:
+def _merged(before: Recommender, events: str | None, items: Path | None, columns: Columns) -> Merged:
     log, taken = before.log, None
     if events is not None:
-        later = load(events, Reading(user=user, item=item, time=time), later=True, usual=log.columns)
+        later = load(events, Reading(**asdict(columns)), later=True, usual=log.columns)
         print("\n".join(later.notes), flush=True)
         taken = merge(log, later)
         log = taken.log
     if items is None:
         assert taken is not None
         return taken
-    added = merge(log, items_alone(items, item=item, usual=log.columns))
+    added = merge(log, items_alone(items, item=columns.item, usual=log.columns))
     return added if taken is None else Merged(log=added.log, new=taken.new, known=taken.known)
 
 

@@ -118,10 +118,7 @@ def collect(frame: pl.LazyFrame, where: str) -> pl.DataFrame:
             config.set_engine_affinity("in-memory")
             return frame.collect(engine="in-memory")
     except (pl.exceptions.PolarsError, OSError) as error:
-        why = _line(error)
-        if "more fields than defined" in why:
-            why = "a line has more fields than the header; put values that contain the separator in quotes"
-        raise InputError(f"cannot read {where}: {why}") from None
+        raise InputError(f"cannot read {where}: {_line(error)}") from None
 
 
 def from_pandas(frame: Any, columns: Sequence[str]) -> pl.DataFrame:
@@ -208,4 +205,8 @@ def _separator(line: bytes) -> str:
 
 
 def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Its first line, with the remedy where it is known."""
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "more fields than defined" in why:
+        return "a line has more fields than the header; put values that contain the separator in quotes"
+    return f"{why}: save the file as UTF-8" if "utf-8" in why.lower() else why

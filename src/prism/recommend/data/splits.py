@@ -110,13 +110,31 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalTime(Checked):
-    """Two cut-offs in time. Training's users, items and filters are those of the events before the first."""
+class ByTime(Checked):
+    """Two cut-offs in time, by shares of the events."""
 
     valid: Fraction = 0.1
     """Share of events between the cut-offs."""
     test: Fraction = 0.1
     """Share of events after the second cut-off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.test > 0 and self.valid + self.test < 1):
+            raise InputError(f"test must be above 0 and valid + test below 1, got {self.valid} and {self.test}")
+
+    def shares(self, log: Log) -> tuple[int, int]:
+        """Times of two events, not interpolated: an event after a cut-off cannot move it by changing its time."""
+        times = np.sort(log.times)
+        later = (self.valid + self.test, self.test)
+        first, second = (times[min(round(len(times) * (1 - share)), len(times) - 1)] for share in later)
+        return int(first), int(second)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalTime(ByTime):
+    """Two cut-offs in time. Training's users, items and filters are those of the events before the first."""
+
     cutoffs: tuple[int, int] | None = None
     """The two cut-offs in seconds since 1970, in place of shares."""
     min_item_events: Count = 1
@@ -127,12 +145,8 @@ class GlobalTime(Checked):
     """Which of a user's events in a period are asked about."""
     remove_seen: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_shares(self.valid, self.test)
-
     def split(self, log: Log) -> Split:
-        first, second = self.cutoffs or _cutoffs(log, self.valid, self.test)
+        first, second = self.cutoffs or self.shares(log)
         train = log.times < first
         items = np.bincount(log.items[train], minlength=log.n_items) >= self.min_item_events
         train &= items[log.items]
@@ -159,7 +173,7 @@ class LeaveOneOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paper(Checked):
+class Paper(ByTime):
     """The paper's: users with at least 40 events, 70/15/15 by quantiles of time, every test event a query.
 
     The filter and the candidates (all items) come from the whole log: this protocol knows their future.
@@ -170,13 +184,9 @@ class Paper(Checked):
     test: Fraction = 0.15
     remove_seen: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_shares(self.valid, self.test)
-
     def split(self, log: Log) -> Split:
         log = log.with_min_user_events(self.min_user_events)
-        first, second = _cutoffs(log, self.valid, self.test)
+        first, second = self.shares(log)
         train, test = log.times < first, log.times >= second
         every = np.ones(log.n_items, dtype=bool)
         valid = ~(train | test)
@@ -215,18 +225,6 @@ def no_queries(candidates: int, *, remove_seen: bool) -> Queries:
     """Nothing to ask."""
     nobody = np.zeros(0, dtype=np.int64)
     return Queries(users=nobody, positions=nobody, candidates=candidates, remove_seen=remove_seen)
-
-
-def _check_shares(valid: float, test: float) -> None:
-    if not (test > 0 and valid + test < 1):
-        raise InputError(f"test must be above 0 and valid + test below 1, got {valid} and {test}")
-
-
-def _cutoffs(log: Log, valid: float, test: float) -> tuple[int, int]:
-    """Times of two events, not interpolated: an event after a cut-off cannot move it by changing its time."""
-    times = np.sort(log.times)
-    first, second = (times[min(round(len(times) * (1 - share)), len(times) - 1)] for share in (valid + test, test))
-    return int(first), int(second)
 
 
 def _divide(

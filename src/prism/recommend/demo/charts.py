@@ -79,7 +79,6 @@ class Chart:
             self.notes.append(note)
 
     def whisker(self, x: tuple[float, float], y: tuple[float, float], style: int, width: float, alpha: float) -> None:
-        """An interval."""
         self.axes.plot(x, y, color=colour(style), linewidth=width, alpha=alpha, solid_capstyle="round")
 
     def svg(self) -> str:

@@ -89,15 +89,12 @@ class CompiledModel(LiveModel):
         self._fresh = [*state[0], *state[1]]
 
     def room(self, count: int) -> States:
-        """As promised."""
         return [np.empty((count, *part.shape[1:]), part.dtype) for part in self._fresh]
 
     def row(self, states: States, user: int) -> States:
-        """As promised."""
         return [part[user] for part in self._by_block(states)]
 
     def put(self, states: States, user: int, parts: States) -> None:
-        """As promised."""
         for whole, part in zip(self._by_block(states), parts, strict=True):
             whole[user] = part
 
@@ -109,7 +106,6 @@ class CompiledModel(LiveModel):
 
     @torch.inference_mode()
     def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
-        """As promised."""
         events, before = (codes, since, until), self._pair(states)
         if keep:
             return self._features(events, rows, before, before)
@@ -138,21 +134,17 @@ class TensorModel(LiveModel):
         self._fresh = [part.clone() for block in state for part in block]
 
     def room(self, count: int) -> States:
-        """As promised."""
         return [part.new_empty(count, *part.shape[1:]) for part in self._fresh]
 
     def row(self, states: States, user: int) -> States:
-        """As promised."""
         return [part[user].cpu().numpy() for part in states]
 
     def put(self, states: States, user: int, parts: States) -> None:
-        """As promised."""
         for whole, part in zip(states, parts, strict=True):
             whole[user] = torch.from_numpy(part.copy()).to(self.device)
 
     @torch.inference_mode()
     def advance(self, states: States, rows: Any, codes: Any, since: Any, until: Any, *, keep: bool = True) -> Tensor:
-        """As promised."""
         where = torch.from_numpy(rows).to(self.device)
         given = iter([part[where] for part in states])
         state = tuple(tuple(next(given) for _ in range(size)) for size in self._sizes)

@@ -5,8 +5,6 @@ the log that they were made from and the numbers that they depend on. Other numb
 """
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import chain
@@ -17,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.errors import InputError
-from prism.files import checksum, write_whole, writing
+from prism.files import checksum, whole_folder, write_whole
 from prism.recommend.data.log import Log
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.model.experts import partitions, popular, regression, rows, tables
@@ -44,13 +42,8 @@ def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: No
     folder = prepared.folder / FOLDER
     if _about(folder).get("made_from") == _made_from(prepared):
         return
-    part = folder.with_name(f".{FOLDER}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    with writing(folder):
-        part.mkdir()
+    with whole_folder(folder) as part:
         _make(prepared, part, say)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(part, folder)
 
 
 def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:

@@ -5,7 +5,6 @@ was made from in numbers.
 """
 
 import json
-import shutil
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from prism.errors import InputError
-from prism.files import checksum, flush
+from prism.files import checksum, whole_folder
 from prism.recommend.answer.baseline import stored_baseline
 from prism.recommend.config import FitConfig
 from prism.recommend.data.items import ItemValues
@@ -40,20 +39,8 @@ def export(recommender: Trained, folder: Path) -> dict[str, Any]:
     """Writes the folder, whole or not at all, and gives what its `model.json` says."""
     if folder.exists():
         raise InputError(f"{folder} exists: give a new folder for the model, so that none is lost")
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        about = _write(recommender, part)
-        for path in [*part.iterdir(), part]:
-            flush(path)
-        part.rename(folder)
-        flush(folder.parent)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return about
+    with whole_folder(folder) as part:
+        return _write(recommender, part)
 
 
 def _write(recommender: Trained, part: Path) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from prism.recommend.data.items import item_values
 from prism.recommend.data.log import Ids, Ints, Log, id_column, numbers_among, without_events
 from prism.recommend.data.splits import Queries, Split
 from prism.recommend.data.splits import split as divide
-from prism.train.folder import is_first_process, own_folder
+from prism.train.folder import is_first_process
 from prism.train.settings import read_settings, refuse_others
 
 CONFIG, ITEMS, FEATURES, EVENTS = "config.json", "items.parquet", "features.parquet", "events.parquet"
@@ -99,8 +98,10 @@ def read_items(folder: Path, name: str) -> Log:
     return replace(without_events(_ids(items, "item"), name), item_names=shown, item_features=features)
 
 
-def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
-    """Makes the run's folder, or finds in it a run of the same config and events that can go on."""
+def open_run(out: Path | None, split: Split, config: FitConfig, store: bool) -> None:
+    """Makes the run's folder, or finds in it a run of the same config and events that can go on; the first process."""
+    if out is None or not is_first_process():
+        return
     if (out / CONFIG).exists():
         refuse_others(out, asdict(config), asdict(read_config(out)), "choose another folder")
         if store:
@@ -111,15 +112,6 @@ def open_run(out: Path, split: Split, config: FitConfig, store: bool) -> None:
     if store:
         write_split(out, split)
     write_config(out, config)  # last: a folder with a config is a run
-
-
-@contextmanager
-def opened_run(out: Path | None, split: Split, config: FitConfig, store: bool) -> Iterator[None]:
-    """`open_run`, and no other run may be in the folder meanwhile."""
-    with own_folder(out):
-        if out is not None and is_first_process():
-            open_run(out, split, config, store)
-        yield
 
 
 def _check_stored(stored: Split, split: Split, config: FitConfig, out: Path) -> None:

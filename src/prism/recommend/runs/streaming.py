@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,7 +65,8 @@ def fit_streamed(
     else:
         made = Recommender._untrained(split, config)
     folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
-    task = stream_task(made, prepared, stream, ShardedTask if shard_items else StreamTask, folds)
+    kind = ShardedTask if shard_items else StreamTask
+    task = made.task(kind, prepared=prepared, stream=stream, folds=folds)
     focus = FOCUSES[0] if config.opening is None else config.opening
     if config.objective.loss == "sampled":
         fit_opening(made.model, _in_small_batches(task), focus=focus, **SOON)
@@ -122,19 +123,6 @@ def _fit_experts(
         Experts(tables=tables, repeats=fit_repeats(made.split.train, timed=timed), novel=False, timed=timed)
     )
     return folds
-
-
-def stream_task(
-    made: Recommender,
-    prepared: Prepared,
-    stream: StreamConfig,
-    kind: type[StreamTask] = StreamTask,
-    folds: Folds | None = None,
-) -> StreamTask:
-    """What training minimises and watches."""
-    whole = made.task()
-    given = {one.name: getattr(whole, one.name) for one in fields(whole)}
-    return kind(prepared=prepared, stream=stream, folds=folds, **given)
 
 
 def _usable(config: FitConfig, shard_items: bool) -> FitConfig:

@@ -22,8 +22,10 @@ from prism.recommend.data.splits import All, Mask, Queries
 from prism.recommend.evaluation.ranking import evaluate
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.recommender import Recommender
-from prism.recommend.runs.storage import opened_run
+from prism.recommend.runs.storage import open_run
+from prism.recommend.training.task import RecommendationTask
 from prism.train import checkpoints
+from prism.train.folder import own_folder
 from prism.train.loop import train
 
 # Users whose first ten recommendations are compared before and after.
@@ -95,10 +97,12 @@ def update(
     if out is not None and out.exists():
         raise InputError(f"{out} exists: give a new folder, so that no model is lost")
     predicted = _predicted(before, merged)
-    with opened_run(out, split, config, store=True):
+    with own_folder(out):
+        open_run(out, split, config, store=True)
         if merged.new.any():
             users = _taught(merged, config.train.seed)
-            task = replace(made.task(), split=replace(split, train=merged.log.where(users[merged.log.users])))
+            own: RecommendationTask = made.task()
+            task = replace(own, split=replace(split, train=merged.log.where(users[merged.log.users])))
             train(model, task, schedule, out=out, progress=progress, device=pick_device(device))
         elif out is not None:
             checkpoints.save(out, "best", 0, {"model": model.state_dict()}, {})

@@ -118,15 +118,15 @@ class Admission:
 
     def _admit(self, scope: Any) -> None:
         length = header(scope, b"content-length") or "0"
-        if not length.isdigit() or int(length) > self.service.limits.body:
-            raise Refused(413, f"a request may have {self.service.limits.body:,} bytes")
-        if self.service.limits.rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
-            raise Refused(429, f"more than {self.service.limits.rate:g} requests per second: slow down")
+        if not length.isdigit() or int(length) > self.service.options.max_body:
+            raise Refused(413, f"a request may have {self.service.options.max_body:,} bytes")
+        if self.service.options.max_rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
+            raise Refused(429, f"more than {self.service.options.max_rate:g} requests per second: slow down")
 
     def _spend(self, key: str, client: Any) -> bool:
         """A bucket for each key, or address: one second's requests at most, filled at the rate."""
         who = sha256(key.encode()).hexdigest() if key else str(client and client[0])
-        now, rate = time.monotonic(), self.service.limits.rate
+        now, rate = time.monotonic(), self.service.options.max_rate
         left, then = self._rates.pop(who, (max(rate, 1.0), now))
         left = min(max(rate, 1.0), left + (now - then) * rate)
         self._rates[who] = (left - 1 if left >= 1 else left, now)
@@ -146,7 +146,7 @@ class Admission:
 
     def _limited(self, receive: Any) -> Any:
         """A body that is too long, or too slow to come, is refused while it is read."""
-        taken, until = 0, asyncio.get_running_loop().time() + self.service.limits.seconds
+        taken, until = 0, asyncio.get_running_loop().time() + self.service.options.timeout
         whole = False
 
         async def limited() -> Any:
@@ -157,10 +157,10 @@ class Admission:
                 async with asyncio.timeout_at(until):
                     message = await receive()
             except TimeoutError:
-                raise Refused(408, f"the body did not come within {self.service.limits.seconds:g} seconds") from None
+                raise Refused(408, f"the body did not come within {self.service.options.timeout:g} seconds") from None
             taken += len(message.get("body", b""))
-            if taken > self.service.limits.body:
-                raise Refused(413, f"a request may have {self.service.limits.body:,} bytes")
+            if taken > self.service.options.max_body:
+                raise Refused(413, f"a request may have {self.service.options.max_body:,} bytes")
             whole = not message.get("more_body")
             return message
 

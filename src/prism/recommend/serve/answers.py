@@ -31,7 +31,7 @@ class Answers:
 
     async def ask(self, ask: Ask) -> Any:
         """The engine's answer, or a TimeoutError."""
-        async with asyncio.timeout(self.service.limits.seconds):
+        async with asyncio.timeout(self.service.options.timeout):
             return await self.service.engine.ask(ask)
 
     async def call(self, work: Callable[[], Any]) -> Any:
@@ -49,11 +49,11 @@ class Answers:
     def refuse_ahead(self, events: list[schema.EventIn]) -> int:
         """The time now; an event far ahead of it, after which the user's real ones would all be late, is refused."""
         now = int(time.time())
-        latest = now + self.service.limits.future
+        latest = now + self.service.options.future
         for n, event in enumerate(events):
             if event.time is not None and event.time > latest:
                 ahead = f"time {event.time} is {event.time - now:,} s ahead of the service's clock"
-                most = f"{self.service.limits.future:,} are allowed (--future)"
+                most = f"{self.service.options.future:,} are allowed (--future)"
                 raise Refused(422, f"body.events.{n}: {ahead}, {most}; nothing of the request was taken")
         return now
 

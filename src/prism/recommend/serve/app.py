@@ -17,7 +17,7 @@ from prism.recommend.serve import schema
 from prism.recommend.serve.admission import Admission
 from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.endpoints import Endpoints
-from prism.recommend.serve.problems import MEDIA, Refused, problem, said, status_of
+from prism.recommend.serve.problems import MEDIA, Refused, in_a_line, problem, status_of
 from prism.recommend.serve.requests import Busy
 from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import StoreError
@@ -120,7 +120,7 @@ def with_tenant(endpoint: Callable[..., Any], tenant: Callable[..., str]) -> Cal
 def _handlers(app: FastAPI) -> None:
     async def wrong(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return _problem(422, said(error.errors()[0]))
+        return _problem(422, in_a_line(error.errors()[0]))
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

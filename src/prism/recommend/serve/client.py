@@ -33,7 +33,6 @@ class Connection(asyncio.Protocol):
         return not self._waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
         self._transport = transport  # type: ignore[assignment]  # uvloop's is no subclass of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -71,7 +70,6 @@ class Connection(asyncio.Protocol):
         return one
 
     def close(self) -> None:
-        """Ends it."""
         if self._transport is not None:
             self._transport.close()
 
@@ -82,7 +80,6 @@ def _value(head: bytes, name: bytes) -> bytes:
 
 
 async def connect(host: str, port: int) -> Connection:
-    """A new connection."""
     _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
     return connection
 

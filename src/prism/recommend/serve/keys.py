@@ -41,7 +41,6 @@ class Keys:
 
 
 def read_keys(path: Path) -> Keys:
-    """What `add_key` wrote."""
     try:
         rows = _rows(path)
         operators = frozenset(str(row["sha256"]) for row in rows if row.get("operator"))

@@ -28,10 +28,11 @@ def problem(status: int, detail: str) -> bytes:
 
 def invalid(where: str, error: ValidationError) -> Refused:
     """The first thing that a request's body or query has wrong."""
-    return Refused(422, said(error.errors(include_url=False, include_input=False, include_context=False)[0], where))
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return Refused(422, in_a_line(first, where))
 
 
-def said(first: Any, *where: str) -> str:
+def in_a_line(first: Any, *where: str) -> str:
     """One of pydantic's errors as a line."""
     path = [*where, *map(str, first["loc"])]
     hint = "; a time is in whole seconds since 1970" if path[-1] in ("time", "at") else ""

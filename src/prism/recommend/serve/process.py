@@ -22,7 +22,7 @@ from prism.recommend.serve.options import Options
 from prism.recommend.serve.peers import Peers
 from prism.recommend.serve.protocol import Protocol
 from prism.recommend.serve.requests import MOST_EVENTS
-from prism.recommend.serve.service import Limits, Service
+from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.address import open_store
 from prism.recommend.serve.stores.base import hidden
 
@@ -30,12 +30,12 @@ from prism.recommend.serve.stores.base import hidden
 SWITCH_SECONDS = 0.0005
 
 
-def run(options: Options) -> None:
+def run(model: Path, options: Options) -> None:
     """Serves until it is stopped; then finishes the requests that wait."""
-    if not is_model(options.model):
-        given, run = options.model, (options.model / CONFIG).is_file()
-        how = f"`prism export {given} MODEL` makes one" if run else f"`prism export RUN {given}` makes one of a run"
-        raise InputError(f"{given} is not an exported model: {how}")
+    if not is_model(model):
+        run = (model / CONFIG).is_file()
+        how = f"`prism export {model} MODEL` makes one" if run else f"`prism export RUN {model}` makes one of a run"
+        raise InputError(f"{model} is not an exported model: {how}")
     at_least("users_in_memory", options.users_in_memory, 2 * MOST_EVENTS)
     if pick_device(options.device).type == "meta":
         raise InputError("device 'meta' cannot be used (its tensors have sizes and no numbers): try cpu")
@@ -44,8 +44,8 @@ def run(options: Options) -> None:
     sockets = bound(options)
     sys.setswitchinterval(SWITCH_SECONDS)
     use_threads(options.threads)  # a process per core (--shards): one user's step is too small to divide
-    recommender = Recommender.load(options.model, device=options.device)
-    address = shard_store(options.store, options.shard, options.shards)
+    recommender = Recommender.load(model, device=options.device)
+    address = shard_store(options.store, options.own, options.shards)
     engine = Engine(
         recommender, open_store(address), capacity=options.users_in_memory, snapshot_every=options.snapshot_every
     )  # fmt: skip
@@ -53,12 +53,12 @@ def run(options: Options) -> None:
         engine.warm()
         service = Service(
             engine=engine,
-            folder=options.model.resolve(),
+            folder=model.resolve(),
             keys=keys,
-            limits=Limits(body=options.max_body, rate=options.max_rate, seconds=options.timeout, future=options.future),
-            shard=options.shard,
+            options=options,
+            shard=options.own,
             shards=options.shards,
-            peers=None if options.shards == 1 else Peers(shard_addresses(options), options.shard),
+            peers=None if options.shards == 1 else Peers(shard_addresses(options), options.own),
         )
         for one in sockets:
             one.listen(1024)
@@ -66,7 +66,7 @@ def run(options: Options) -> None:
             f"prism: http://{options.host}:{options.port}  model {recommender.key}, events in {hidden(address)}",
             flush=True,
         )
-        if options.browse and options.shard == 0:
+        if options.browse and options.own == 0:
             open_page(options.host, options.port)
         config = uvicorn.Config(
             create_app(service, options.cors), http=Protocol, loop="uvloop", ws="none", log_level="warning",
@@ -109,7 +109,7 @@ def bound(options: Options) -> list[socket.socket]:
     """
     wanted = [(options.host, options.port)]
     if options.shards > 1 and not options.peers:
-        wanted.append(shard_addresses(options)[options.shard])
+        wanted.append(shard_addresses(options)[options.own])
     made = []
     for host, port in wanted:
         one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

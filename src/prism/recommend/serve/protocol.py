@@ -21,7 +21,6 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is waited for."""
         self._stop()
         super().connection_lost(exc)
 

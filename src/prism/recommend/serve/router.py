@@ -47,7 +47,6 @@ class Router:
         return json.dumps({"events": events, "recommendations": found})
 
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str, key: str) -> str:
-        """As `Answers.recommendations`."""
         places = _places([self.shard_of(user) for user in body.users])
         bodies = {n: body.model_copy(update={"users": [body.users[row] for row in rows]}) for n, rows in places.items()}
         parts = await self._answered("recommendations", bodies, tenant, key)
@@ -63,7 +62,7 @@ class Router:
             if shard == self.peers.own:
                 answer: str = await getattr(self.answers, name)(body, tenant)
                 return answer
-            async with asyncio.timeout(self.answers.service.limits.seconds):
+            async with asyncio.timeout(self.answers.service.options.timeout):
                 content = body.model_dump_json(exclude_none=True).encode()
                 return accepted(await self.peers.ask(shard, "POST", f"/{name}", content, key)).decode()
 
@@ -86,7 +85,7 @@ class Router:
         if shard == self.peers.own:
             return None
         target = quote(path, safe="/") + (f"?{query}" if query else "")
-        async with asyncio.timeout(self.answers.service.limits.seconds):
+        async with asyncio.timeout(self.answers.service.options.timeout):
             return await self.peers.ask(shard, scope["method"], target, key=key)
 
     async def to_everyone(self, scope: Any, body: bytes, key: str) -> None:

@@ -160,16 +160,6 @@ class Forgotten(BaseModel):
     removed_events: int
 
 
-class ItemFacts(BaseModel):
-    """An item that the model knows, or of which something was told."""
-
-    item: str
-    name: str = Field(description="Its id, where it has no name.")
-    available: bool
-    known: bool = Field(description="Whether the model was trained with it.")
-    recommended: bool = Field(description="Whether it can be recommended now.")
-
-
 class ItemSet(BaseModel):
     """What became of an item."""
 
@@ -180,6 +170,12 @@ class ItemSet(BaseModel):
         description="Whether it can be recommended now: it is available, and the model knows it or items like it. "
         "If the model does not, what was told waits for one that does."
     )
+
+
+class ItemFacts(ItemSet):
+    """An item that the model knows, or of which something was told."""
+
+    name: str = Field(description="Its id, where it has no name.")
 
 
 class ModelFacts(BaseModel):

@@ -1,4 +1,4 @@
-"""What the endpoints need: the engine, the keys, the limits, and who else shares the users."""
+"""What the endpoints need: the engine, the keys, the options, and who else shares the users."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,23 +7,10 @@ from typing import TYPE_CHECKING
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys
 from prism.recommend.serve.measures import Measures
+from prism.recommend.serve.options import Options
 
 if TYPE_CHECKING:
     from prism.recommend.serve.peers import Peers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one client may ask for."""
-
-    body: int = 1_000_000
-    """Bytes of a request."""
-    rate: float = 0.0
-    """Requests a second of one key; 0: as many as come."""
-    seconds: float = 5.0
-    """Until a request is given up, and until its body must be there."""
-    future: int = 600
-    """Seconds by which an event's time may be ahead of this machine's clock."""
 
 
 @dataclass(kw_only=True)
@@ -34,7 +21,7 @@ class Service:
     folder: Path
     """Of the model."""
     keys: Keys = field(default_factory=Keys)
-    limits: Limits = field(default_factory=Limits)
+    options: Options = field(default_factory=Options)
     shard: int = 0
     shards: int = 1
     peers: "Peers | None" = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from tyro.conf import Positional
+from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.config import at_least, fraction
 from prism.errors import InputError
@@ -20,6 +20,7 @@ from prism.recommend.data.prepared.chunks import Source, open_sources
 from prism.recommend.data.prepared.deal import Dealer, Sorter
 from prism.recommend.data.prepared.manifest import ITEMS, LENGTHS, MANIFEST, Manifest, Prepared, is_prepared
 from prism.recommend.data.prepared.survey import Survey, survey
+from prism.recommend.data.reading import COLUMNS, Columns
 from prism.train.settings import read_settings, refuse_others
 
 SETTINGS = "settings.json"
@@ -31,11 +32,7 @@ def prepare(
     partitions: int = 1024,
     valid: float = 0.1,
     test: float = 0.1,
-    user: str | None = None,
-    item: str | None = None,
-    time: str | None = None,
-    drop_nulls: bool = False,
-    time_format: str | None = None,
+    columns: OmitArgPrefixes[Columns] = COLUMNS,
     experts: bool = True,
 ) -> None:
     """Prepares a log of any size for `prism fit`: sorted Parquet partitions by a hash of the user, with counts.
@@ -48,11 +45,7 @@ def prepare(
         partitions: How many. One is in memory at a time.
         valid: Share of events, the latest but for `test`, that validate.
         test: Share of events, the latest of all, that test.
-        user: Column of users; default: guessed from its name.
-        item: Column of items.
-        time: Column of times.
-        drop_nulls: Leave out events without a user, item or time.
-        time_format: Form of times in text, e.g. "%d/%m/%Y %H:%M"; default: found by trying.
+        columns: How the log is read.
         experts: Also count what the simple experts know of it; without, `prism fit` does that first.
     """
     from prism.recommend.runs.expert_files import keep_tables
@@ -65,9 +58,9 @@ def prepare(
         out,
         partitions=partitions,
         shares=(valid, test),
-        columns={"user": user, "item": item, "time": time},
-        drop_nulls=drop_nulls,
-        time_format=time_format,
+        columns={"user": columns.user, "item": columns.item, "time": columns.time},
+        drop_nulls=columns.drop_nulls,
+        time_format=columns.time_format,
         say=say,
     )
     if experts:

@@ -18,7 +18,7 @@ def score_sessions(scores, part, queries, sessions, index, near, most, fade):  #
         index: (starts, places, members): each item's sessions, latest first, and the item's last event in each.
         near: [2 · reach + 1]: weights by place relative to the common item.
         most: (sessions that vote, sessions looked at for each item).
-        fade: Halvings a second of a session's weight.
+        fade: Halvings of a session's weight per second.
     """
     begins, items, weights, asked = queries
     limits, events, ends, scale = sessions

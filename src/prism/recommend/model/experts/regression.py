@@ -52,10 +52,10 @@ class Company:
         # float64: counts of very many users are too far above the ridge for less
         weights = regressed(torch.from_numpy((gram + np.tril(gram, -1).T).astype(np.float64)), RIDGE).float()
         values, places = (part.numpy() for part in weights.topk(min(kept, len(gram)), dim=1))
-        said = values > 0
+        held = values > 0
         starts = np.zeros(len(self.place) + 1, dtype=np.int64)
-        starts[self.chosen + 1] = said.sum(1)
-        return np.cumsum(starts), self.chosen[places[said]].astype(np.int32), values[said]
+        starts[self.chosen + 1] = held.sum(1)
+        return np.cumsum(starts), self.chosen[places[held]].astype(np.int32), values[held]
 
 
 @loop

@@ -81,7 +81,6 @@ class Item(NamedTuple):
 
     @classmethod
     def read(cls, id_: str, available: int | bool, name: str | None, features: str | None) -> "Item":
-        """The inverse."""
         found = None if features is None else tuple(json.loads(features).items())
         return cls(id_, bool(available), name, found)
 

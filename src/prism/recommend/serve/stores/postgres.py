@@ -118,18 +118,15 @@ class PostgresStore(ServerStore):
         return self.attempt(work)  # type: ignore[no-any-return]
 
     def events(self, users: Sequence[User], after: Sequence[int]) -> list[list[Kept]]:
-        """One statement."""
         found: list[list[Kept]] = [[] for _ in users]
         for n, *event in self._rows(EVENTS, [*_columns(users), list(after)]):
             found[n - 1].append(Kept(*event))
         return found
 
     def versions(self, users: Sequence[User]) -> list[Version]:
-        """One statement."""
         return [NOBODY if seq is None else Version(seq, id_) for seq, id_ in self._rows(VERSIONS, _columns(users))]
 
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
-        """In one transaction."""
         rows = [(*user, model, *one.sealed()) for user, one in states]
 
         def work() -> None:
@@ -139,7 +136,6 @@ class PostgresStore(ServerStore):
         self.attempt(work)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
-        """One statement."""
         rows = self._rows(SNAPSHOTS, [*_columns(users), model])
         return [None if row[0] is None else Snapshot.opened(*row) for row in rows]
 
@@ -156,7 +152,6 @@ class PostgresStore(ServerStore):
         return self.attempt(work)  # type: ignore[no-any-return]
 
     def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
-        """In one transaction."""
         rows = [one._asdict() | {"tenant": tenant, "features": one.features_text()} for one in changes]
 
         def work() -> None:
@@ -167,7 +162,6 @@ class PostgresStore(ServerStore):
         self.attempt(work)
 
     def items(self, tenant: str) -> list[Item]:
-        """One statement."""
         rows = self._rows("SELECT item, available, name, features FROM prism_items WHERE tenant = %s", [tenant])
         return [Item.read(*row) for row in rows]
 
@@ -177,7 +171,6 @@ class PostgresStore(ServerStore):
         return int(rows[0][0]) if rows else 0
 
     def count(self) -> int:
-        """Walks the table."""
         return int(self._rows("SELECT count(*) FROM prism_events", [])[0][0])
 
     def reopen(self) -> None:
@@ -193,7 +186,6 @@ class PostgresStore(ServerStore):
         self.attempt(work)
 
     def close(self) -> None:
-        """Lets go of the connection."""
         with suppress(psycopg.Error):
             self._db.close()
 

@@ -97,7 +97,6 @@ class RedisStore(ServerStore):
         return [Stored(abs(seq), seq > 0) for seq in done]
 
     def events(self, users: Sequence[User], after: Sequence[int]) -> list[list[Kept]]:
-        """One round trip."""
         pipe = self._db.pipeline(transaction=False)
         for user, least in zip(users, after, strict=True):
             pipe.lrange(_key("events", user), least, -1)
@@ -108,7 +107,6 @@ class RedisStore(ServerStore):
         ]
 
     def versions(self, users: Sequence[User]) -> list[Version]:
-        """One round trip."""
         pipe = self._db.pipeline(transaction=False)
         for user in users:
             pipe.llen(_key("events", user)).lindex(_key("events", user), -1)
@@ -125,7 +123,6 @@ class RedisStore(ServerStore):
         self.attempt(pipe.execute)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
-        """One round trip."""
         pipe = self._db.pipeline(transaction=False)
         for user in users:
             pipe.hmget(_key("state", user), "facts", "state")
@@ -137,7 +134,6 @@ class RedisStore(ServerStore):
         return int(self.attempt(lambda: self._forget(keys=keys)))
 
     def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
-        """All or none."""
         pipe = self._db.pipeline(transaction=True)
         for one in changes:
             pipe.hsetnx(_key("items", tenant), one.id, 1)
@@ -177,7 +173,6 @@ class RedisStore(ServerStore):
         self.attempt(lambda: self._db.set("prism:reopened", 1))
 
     def close(self) -> None:
-        """Lets go of the connection."""
         self._db.close()
 
 

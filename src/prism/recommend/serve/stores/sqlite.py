@@ -108,7 +108,6 @@ class SqliteStore(Store):
             self._db.execute("INSERT OR REPLACE INTO about VALUES ('reopened', ?)", (str(time.time()),))
 
     def close(self) -> None:
-        """Lets go of the file."""
         self._db.close()
 
     @contextmanager
@@ -153,13 +152,11 @@ class SqliteStore(Store):
         return [Version(*row[0]) if row else NOBODY for row in rows]
 
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
-        """In one transaction."""
         rows = [(*user, model, *one.sealed()) for user, one in states]
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
-        """One query per user."""
         query = "SELECT seq, id, time, checksum, state FROM snapshots WHERE tenant = ? AND user = ? AND model = ?"
         found = [self._read(query, (*user, model)) for user in users]
         return [Snapshot.opened(*rows[0]) if rows else None for rows in found]
@@ -171,18 +168,15 @@ class SqliteStore(Store):
             return self._db.execute("DELETE FROM events WHERE tenant = ? AND user = ?", user).rowcount
 
     def set_items(self, tenant: str, changes: Sequence[Item]) -> None:
-        """In one transaction."""
         rows = [(tenant, one.id, one.available, one.name, one.features_text()) for one in changes]
         with self._transaction():
             self._db.executemany(SET_ITEM, rows)
 
     def items(self, tenant: str) -> list[Item]:
-        """By the primary key."""
         rows = self._read("SELECT item, available, name, features FROM items WHERE tenant = ?", (tenant,))
         return [Item.read(*row) for row in rows]
 
     def count(self) -> int:
-        """Walks an index."""
         return int(self._read("SELECT COUNT(*) FROM events", ())[0][0])
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[tuple]:  # type: ignore[type-arg]
