@@ -27,8 +27,7 @@ def read_rows(path: Path, task: str, limit: int | None) -> list[Row]:
             if limit is not None and len(found) == limit:
                 break
             try:
-                row = json.loads(line)
-                found.append(_ready(row, task) if "query" in row else ROWS[task](row))
+                found.append(ROWS[task](json.loads(line)))
             except (json.JSONDecodeError, KeyError, ValueError, TypeError, IndexError) as error:
                 reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
                 raise InputError(f"{path} line {number} is no row of {task}: {reason}") from None
@@ -49,43 +48,42 @@ def _answer(query: str) -> str:
     return query if query.endswith("Answer:") else f"{query}\nAnswer:"
 
 
-def _ready(row: Row, task: str) -> Row:
-    """A row that has its query already."""
-    return _choice(PROMPTS.get(task, _answer)(row["query"]), row["choices"], row["gold"])
-
-
-# What becomes of a ready query, where it is not `_answer`.
-PROMPTS: dict[str, Callable[[str], str]] = {
-    "boolq": lambda query: _answer(query.removeprefix("Passage: ")),  # the harness shows no heading
-    "openbookqa": str,
-    "hellaswag": str,
-}
-
-
 def _arc(row: Row) -> Row:
+    if "query" in row:
+        return _choice(_answer(row["query"]), row["choices"], row["gold"])
     options = row["choices"]
     return _choice(f"Question: {row['question']}\nAnswer:", options["text"], options["label"].index(row["answerKey"]))
 
 
 def _piqa(row: Row) -> Row:
+    if "query" in row:
+        return _choice(_answer(row["query"]), row["choices"], row["gold"])
     return _choice(f"Question: {row['goal']}\nAnswer:", [row["sol1"], row["sol2"]], int(row["label"]))
 
 
 def _boolq(row: Row) -> Row:
+    if "query" in row:  # the harness shows the passage without this heading
+        return _choice(_answer(row["query"].removeprefix("Passage: ")), row["choices"], row["gold"])
     return _choice(f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:", ["no", "yes"], int(row["label"]))
 
 
 def _openbookqa(row: Row) -> Row:
+    if "query" in row:
+        return _choice(row["query"], row["choices"], row["gold"])
     options = row["choices"]
     return _choice(row["question_stem"], options["text"], options["label"].index(row["answerKey"].strip()))
 
 
 def _sciq(row: Row) -> Row:
+    if "query" in row:
+        return _choice(_answer(row["query"]), row["choices"], row["gold"])
     choices = [row["distractor1"], row["distractor2"], row["distractor3"], row["correct_answer"]]
     return _choice(f"{row['support'].lstrip()}\nQuestion: {row['question']}\nAnswer:", choices, 3)
 
 
 def _hellaswag(row: Row) -> Row:
+    if "query" in row:
+        return _choice(row["query"], row["choices"], row["gold"])
     query = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
     return _choice(_plain(query), [_plain(ending) for ending in row["endings"]], int(row["label"]))
 
