@@ -57,10 +57,14 @@ def refuse_file(folder: Path) -> None:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Refuses a folder in which another process works. The lock ends with its process, also when that is killed."""
+    """Refuses a folder in which another process works. The lock ends with its process, also when that is killed.
+
+    A folder that was made for it goes again if nothing was written there.
+    """
     from filelock import FileLock, Timeout
 
     refuse_file(folder)
+    made = not folder.exists()
     lock = FileLock(folder / ".lock", timeout=0)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +75,8 @@ def only_one(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if made and folder.is_dir() and [path.name for path in folder.iterdir()] == [".lock"]:
+            shutil.rmtree(folder, ignore_errors=True)
         lock.release()
 
 

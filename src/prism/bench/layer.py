@@ -13,7 +13,6 @@ from prism.layers.spelling import spelled_mixer
 
 
 def jobs(mixers: tuple[str, ...], dim: int, heads: int, batch: int, length: int, backward: bool) -> dict[str, Job]:
-    """What is timed, by mixer."""
     torch.manual_seed(0)
     x = torch.randn(batch, length, dim, requires_grad=True)
     return {

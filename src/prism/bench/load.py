@@ -30,7 +30,6 @@ class Load(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Pairs per second."""
         return len(self.seconds) / self.wall
 
     def cuts(self) -> list[float]:

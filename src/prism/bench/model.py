@@ -43,7 +43,6 @@ class TokenModel(nn.Module):
 
 
 def parameters(config: BackboneConfig) -> int:
-    """The number of parameters of a backbone."""
     return count_parameters(config.build)
 
 

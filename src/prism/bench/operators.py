@@ -77,7 +77,6 @@ def _runs(system: str, size: Size) -> bool:
 
 
 def jobs(systems: tuple[str, ...], sizes: list[Size], backward: bool) -> dict[str, Job]:
-    """What is timed, by label."""
     made: dict[str, Job] = {}
     for size in sizes:
         x = size.operands()

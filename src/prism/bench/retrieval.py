@@ -78,7 +78,6 @@ def made_up(items: int, dim: int, queries: int, seed: int = 0) -> Questions:
 
 
 def compare(asked: Questions, k: int, batch: int) -> list[list[str]]:
-    """One row per method."""
     table, bias = asked.table, asked.bias
 
     def product(x: Tensor) -> Found:

@@ -69,7 +69,6 @@ class TTT(Mixer):
         self.out = nn.Linear(H * d, dim, bias=False)
 
     def mix(self, x: Float[Tensor, "B T D"], state: State | None, pace: Pace) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences: a loop over mini-batches."""
         assert isinstance(pace, Sequences)
         B, T, _ = x.shape
         if state is None:

@@ -56,7 +56,6 @@ class LanguageTask(Checked):
 
     @classmethod
     def of(cls, sizes: Sizes, **more: Any) -> "LanguageTask":
-        """A task of these sizes."""
         return cls(tokens=sizes.tokens, length=sizes.length, batch=sizes.batch, **more)
 
     def batches(self, epoch: int) -> Sequence[Tensor]:

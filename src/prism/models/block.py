@@ -19,7 +19,6 @@ class SwiGLU(nn.Module):
         self.out = nn.Linear(hidden, dim, bias=False)
 
     def forward(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
-        """Token by token."""
         gate, value = self.project(x).chunk(2, -1)
         return self.out(F.silu(gate) * value)
 
@@ -52,7 +51,6 @@ class Block(nn.Module):
     def step(
         self, x: Float[Tensor, "N D"], state: State | None, times: Int[Tensor, "N 2"] | None
     ) -> tuple[Float[Tensor, "N D"], State]:
-        """One token of every sequence."""
         y, state = self.mixer.step(x if self.norm is None else self.norm(x), state, times)
         return self._rest(x, y), state
 

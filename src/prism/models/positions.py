@@ -26,7 +26,6 @@ class Positions(nn.Module):
         state: State | None,
         packing: Packing | None,
     ) -> tuple[Float[Tensor, "B T D"], State]:
-        """Whole sequences, dense or packed."""
         B, T, _ = x.shape
         bounds = None if packing is None else packing.bounds
         counts = torch.tensor(lengths_of(B, T, bounds), dtype=torch.long, device=x.device)
@@ -37,6 +36,5 @@ class Positions(nn.Module):
         return self.dropout(x + self.table(place)), (counts if before is None else before + counts,)
 
     def step(self, x: Float[Tensor, "N D"], state: State | None) -> tuple[Float[Tensor, "N D"], State]:
-        """One token of every sequence."""
         y, state = self(x.unsqueeze(1), state, None)
         return y.squeeze(1), state

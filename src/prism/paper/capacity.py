@@ -69,11 +69,9 @@ class Place:
         )
 
     def read(self, record: dict[str, Any]) -> Point:
-        """A result from its file."""
         return Point(**record)
 
     def line(self, result: Point) -> str:
-        """The run in one line."""
         return (
             f"{self.mixer:<18} D={self.dim:<3} {self.pairs:>2} pairs  seed {self.seed}  "
             f"accuracy {result.accuracy:.3f}  {result.seconds:.0f} s"

@@ -44,11 +44,9 @@ class Job:
         return result
 
     def read(self, record: dict[str, Any]) -> ProbeResult:
-        """A result from its file."""
         return ProbeResult.from_json(record)
 
     def line(self, result: ProbeResult) -> str:
-        """The run in one line."""
         return (
             f"{self.task:<18} {self.mixer:<18} seed {self.seed}  accuracy {result.accuracy:.3f}  "
             f"{result.steps} steps  {result.seconds:.0f} s"

@@ -48,7 +48,6 @@ class ProbeSettings(Checked):
         return spelled_probe(task, lengths.get(probe_kind(task).kind, self.length))
 
     def model(self, probe: Probe, mixer: str) -> ProbeModelConfig:
-        """The model for a task."""
         layers = self.tracking_layers if probe.kind == "tracking" else self.layers
         dim = {"memory": self.memory_dim, "tracking": self.tracking_dim}.get(probe.kind, self.dim)
         return ProbeModelConfig(

@@ -101,9 +101,10 @@ class Trained:
         if progress and is_first_process():
             print("\n".join(map(str, chosen)), flush=True)
         began = time.monotonic()
-        place, (made, task) = pick_device(device), cls.opening(split, config)
-        made._follow_opening(config.opening, left_open, progress)
-        with own_folder(out):  # before minutes of rehearsal, not after
+        place = pick_device(device)
+        with own_folder(out):  # before minutes of work, not after
+            made, task = cls.opening(split, config)
+            made._follow_opening(config.opening, left_open, progress)
             made._settle(task, left_open, began, out, progress, place)
             storage.open_run(out, split, made.config, store)
             last = task.changed(made.config.objective)

@@ -70,7 +70,6 @@ class Keeper:
         return at
 
     def save(self, at: Position) -> None:
-        """What the run can go on from."""
         if self.out is None:
             return
         tensors = {"model": self.model.state_dict(), "optimiser": optimiser_tensors(self.model, self.optimiser)}
@@ -86,7 +85,6 @@ class Keeper:
             self._write(self.out, "best", {"model": self.model.state_dict()}, at, keep=1)
 
     def restore_best(self) -> None:
-        """Puts the best weights into the model."""
         self.accelerator.wait_for_everyone()
         if self.out is None:
             self.model.load_state_dict(self._best)

@@ -52,6 +52,5 @@ class Display:
             )
 
     def say(self, line: str) -> None:
-        """A line that stays."""
         self._last_line = time.perf_counter()
         self._console.print(plain(line), markup=False, soft_wrap=True)

@@ -117,7 +117,6 @@ class Helper:
         theirs.close()
 
     def ask(self, order: Order) -> None:
-        """Gives it something to do."""
         self.mine.send(order)
 
     def collect(self) -> tuple[float, int]:
@@ -137,7 +136,6 @@ class Helper:
         return loss, count
 
     def end(self) -> None:
-        """Closes its line, and waits."""
         self.mine.close()
         self.process.join(ALIVE)
         if self.process.is_alive():

@@ -68,10 +68,10 @@ def test_what_is_clearly_ahead_on_validation_is_taken_and_told_and_a_run_that_go
 
 
 @pytest.mark.parametrize("taken", ["file", "run"])
-def test_a_folder_that_cannot_be_had_is_refused_before_the_rehearsal(
+def test_a_folder_that_cannot_be_had_is_refused_before_anything_is_computed(
     log: Log, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rehearsals = scored(monkeypatch, {CAREFUL: 0.2, BOLD: 0.1})
+    monkeypatch.setattr(Recommender, "opening", pytest.fail)
     out = tmp_path / "out"
     if taken == "file":
         out.write_text("mine")
@@ -80,7 +80,12 @@ def test_a_folder_that_cannot_be_had_is_refused_before_the_rehearsal(
     else:
         with only_one(out), pytest.raises(InputError, match="in use by another process"):
             Recommender.fit(log, SMALL, out=out, progress=False, device="cpu")
-    assert not rehearsals
+
+
+def test_a_fit_that_is_refused_leaves_no_folder(log: Log, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no column 'colour' of items"):
+        Recommender.fit(log, SMALL.with_options({"features": ("colour",)}), out=tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("given", [{"lr": 2e-3}, {"focus": 0.25}, {"rehearsal": False}, {"experts": ()}])

@@ -43,7 +43,6 @@ class Shards:
 
     @property
     def tokens(self) -> int:
-        """In all files."""
         return sum(shard.tokens for shard in self.shards)
 
     @property

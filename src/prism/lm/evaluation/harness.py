@@ -155,7 +155,6 @@ def _metric(name: str, aggregation: str, higher: bool) -> dict[str, Any]:
 
 
 def _choice() -> dict[str, Any]:
-    """One query, several answers."""
     return {
         "output_type": "multiple_choice",
         "doc_to_text": "{{query}}",

@@ -69,7 +69,6 @@ class PrismSequenceConfig(PretrainedConfig):
 
     @property
     def mixers(self) -> tuple[MixerConfig, ...]:
-        """The mixer of each block."""
         texts = [self.mixer] if isinstance(self.mixer, str) else self.mixer
         spelled = self._each("mixer", [mixer for text in texts for mixer in read_mixers(text)])
         fields = self._each("mixer_fields", self.mixer_fields or {})

@@ -19,7 +19,6 @@ class Rows:
     """Whether a row may hold more than one sequence."""
 
     def pack(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "1 N D"]:
-        """The real tokens."""
         return x[self.keep].unsqueeze(0)
 
     def unpack(self, y: Float[Tensor, "1 N D"]) -> Float[Tensor, "B T D"]:

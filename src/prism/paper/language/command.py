@@ -131,11 +131,9 @@ class Job:
         return found
 
     def read(self, record: dict[str, Any]) -> LanguageRun:
-        """A result from its file."""
         return LanguageRun.from_json(record)
 
     def line(self, result: LanguageRun) -> str:
-        """The run in one line."""
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in result.metrics.items())
         return f"{self.name:<15} seed {self.seed}  {numbers}  {result.cpu_seconds:.0f} s of one core"
 

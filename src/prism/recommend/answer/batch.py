@@ -47,7 +47,6 @@ class BatchJob(Checked):
     device: str | None = None
 
     def path(self, number: int) -> Path:
-        """The file of one partition."""
         return self.out / f"part-{number:05d}-of-{self.parts:05d}.parquet"
 
     def settings(self, model: str) -> dict[str, Any]:

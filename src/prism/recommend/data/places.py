@@ -46,7 +46,6 @@ class Place:
             raise InputError(f"cannot read {name} of {self.path}: {error}") from None
 
     def read(self, name: str) -> bytes:
-        """One file's bytes."""
         with self.open(name) as stream:
             return stream.read()
 

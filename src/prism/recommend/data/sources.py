@@ -55,7 +55,6 @@ def files_of(source: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def scan(file: Path) -> Table:
-    """One file, lazily."""
     source, head = _opened(file)
     suffix = _suffix(file)
     try:

@@ -222,7 +222,6 @@ def split(log: Log, protocol: str | Protocol = "global-time") -> Split:
 
 
 def no_queries(candidates: int, *, remove_seen: bool) -> Queries:
-    """Nothing to ask."""
     nobody = np.zeros(0, dtype=np.int64)
     return Queries(users=nobody, positions=nobody, candidates=candidates, remove_seen=remove_seen)
 

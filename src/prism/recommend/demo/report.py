@@ -60,7 +60,6 @@ def write_report(path: Path, report: Report) -> Path:
 
 
 def render(report: Report) -> str:
-    """The page as text."""
     from markupsafe import Markup
 
     journals = {model.name: model.journal for model in report.models}

@@ -61,13 +61,11 @@ class LiveModel(ABC):
         """
 
     def renew(self, states: States, user: int) -> None:
-        """Makes a user new."""
         for part, fresh in zip(states, self._fresh, strict=True):
             part[user] = fresh[0]
 
     @torch.inference_mode()
     def scores(self, features: Tensor) -> Tensor:
-        """[N, items]."""
         scores = features @ self._table.T
         return scores if self.model.bias is None else scores + self.model.bias
 

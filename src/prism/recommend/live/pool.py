@@ -57,7 +57,6 @@ class SessionPool:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all states."""
         mine = sum(part.nbytes for user in self._users if user is not self._nobody for part in user)
         return self._memory.nbytes + mine
 

@@ -50,7 +50,6 @@ class Gates(nn.Module):
         return GateWeights._make([*parts, bool(self.barred)])
 
     def forward(self, x: Float[Tensor, "N D"], contexts: Float[Tensor, "N C"]) -> Float[Tensor, "N K"]:
-        """Token by token."""
         x, contexts = x.to(self.features.weight.dtype), contexts.to(self.features.weight.dtype)
         found = self.out(F.silu(self.features(x) + self.context(contexts)))
         found = torch.where(self.chosen, found, 0.0)

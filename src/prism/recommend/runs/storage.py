@@ -122,7 +122,6 @@ def _check_stored(stored: Split, split: Split, config: FitConfig, out: Path) -> 
 
 
 def write_config(folder: Path, config: FitConfig) -> None:
-    """The resolved config."""
     write_whole(folder / CONFIG, config.to_json().encode())
 
 

@@ -38,7 +38,6 @@ class Admission:
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -190,7 +189,6 @@ def header(scope: Any, name: bytes) -> str:
 
 
 async def respond(send: Any, status: int, body: bytes, kind: str) -> None:
-    """A whole answer."""
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -87,7 +87,6 @@ class Answers:
         return f'{{"model":{text(answer.labels.key)},"recommendations":{_recommended(users, answer)}}}'
 
     async def catalogue(self, tenant: str) -> Catalogue:
-        """A tenant's items now."""
         found: Catalogue = await self.call(lambda: self.service.engine.catalogue(tenant))
         return found
 

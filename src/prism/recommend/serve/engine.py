@@ -70,7 +70,6 @@ class Engine:
 
     @property
     def recommender(self) -> Recommender:
-        """The model that answers."""
         return self.states.model
 
     @property
@@ -80,7 +79,6 @@ class Engine:
 
     @property
     def pool(self) -> Any:
-        """The states in memory."""
         return self.states.pool
 
     def ask(self, ask: Ask) -> Any:
@@ -92,7 +90,6 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests in the line."""
         return self._queue.qsize()
 
     def stop(self) -> None:

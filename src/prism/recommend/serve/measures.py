@@ -32,7 +32,6 @@ class Measures:
         self.gauges = {name: Gauge(name, about, registry=self.registry) for name, about in names.items()}
 
     def request(self, method: str, path: str, status: int, seconds: float) -> None:
-        """One request is answered."""
         key = (method, path, status)
         if key not in self._children:
             self._children[key] = (self.requests.labels(*key), self.seconds.labels(path))

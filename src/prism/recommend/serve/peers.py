@@ -20,7 +20,6 @@ class Peers:
 
     @property
     def others(self) -> list[int]:
-        """All but this one."""
         return [n for n in range(len(self.addresses)) if n != self.own]
 
     async def ask(self, shard: int, method: str, target: str, body: bytes = b"", key: str = "") -> Reply:

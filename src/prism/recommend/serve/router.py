@@ -26,7 +26,6 @@ class Router:
         self.answers, self.peers = answers, peers
 
     def shard_of(self, user: str) -> int:
-        """Whose user it is."""
         return partition(user, len(self.peers.addresses))
 
     async def events(self, body: schema.EventsIn, tenant: str, key: str) -> str:

@@ -56,7 +56,6 @@ class StreamTask(RecommendationTask):
         return Prefetched(made, workers=self.stream.workers) if self.stream.workers else made
 
     def describe(self, batch: Batch) -> str:
-        """Which partitions a batch is from."""
         return f"partitions {', '.join(map(str, sorted(set(batch.windows[:, 0].tolist()))))}"
 
     @cached_property

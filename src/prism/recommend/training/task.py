@@ -112,7 +112,6 @@ class RecommendationTask:
         return objective(self.objective, x, table, bias, targets, added, weights), len(targets)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Metrics on the validation queries."""
         scorer = ModelScorer(cast(RecommenderModel, model), self.context, self.experts)
         found = evaluate(scorer, self.split.log, self._valid, cutoffs=self.cutoffs, samples=1)
         return {name: found[name] for name in found.values}
@@ -139,7 +138,6 @@ class RecommendationTask:
         return (time.monotonic() - began) * scorer.tokens(log, self._valid) / scorer.tokens(log, few)
 
     def describe(self, batch: Batch) -> str:
-        """Whose events a batch holds."""
         ids = self.split.train.user_ids[batch.windows[:, 0].cpu().numpy()].tolist()
         return f"users {', '.join(map(repr, ids[:8]))}" + (", …" if len(ids) > 8 else "")
 

@@ -47,7 +47,6 @@ class Dealer:
             self._mark(number + 1, 0)
 
     def spill(self, number: int) -> Path:
-        """The file of one partition."""
         return self.work / f"spill-{number:05d}"
 
     def _coded(self, chunk: pl.DataFrame, source: Source, time_format: str | None) -> pl.DataFrame:
@@ -173,6 +172,5 @@ class Sorter:
         self.lengths.append(each.select(pl.lit(number, pl.Int32).alias("partition"), pl.all().cast(pl.Int64)))
 
     def items(self, ids: pl.DataFrame) -> pl.DataFrame:
-        """The items with their counts."""
         counted: dict[str, Ints] = {"events": self.events, "trained": self.trained}
         return ids.with_columns(**{name: pl.Series(values) for name, values in counted.items()})

@@ -67,11 +67,9 @@ class Manifest:
 
     @property
     def trained(self) -> int:
-        """Training events."""
         return sum(part.trained for part in self.parts)
 
     def to_json(self) -> bytes:
-        """As the file has it."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1).encode()
 
 
@@ -148,7 +146,6 @@ class Prepared:
         return pl.read_parquet(io.BytesIO(self._verified(LENGTHS, self.manifest.checksums[LENGTHS])))
 
     def read(self, number: int) -> Log:
-        """One partition's events."""
         part = self.manifest.parts[number]
         frame = pl.read_parquet(io.BytesIO(self._verified(part.file, part.sha256)))
         user = frame["user"]

@@ -102,7 +102,6 @@ class Spills:
         return len(self.limits) - 1
 
     def path(self, number: int) -> Path:
-        """One file."""
         return self.work / f"neighbours-{number:05d}"
 
     def add(self, fold: int, log: Log) -> None:

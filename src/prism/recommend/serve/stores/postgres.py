@@ -99,7 +99,6 @@ class PostgresStore(ServerStore):
         return db
 
     def append(self, events: Sequence[Event]) -> list[Stored]:
-        """Three statements, whatever the number of events."""
         columns = [list(column) for column in zip(*((*e.user, e.id, e.item, e.time) for e in events), strict=True)]
 
         def work() -> list[Stored]:
@@ -166,7 +165,6 @@ class PostgresStore(ServerStore):
         return [Item.read(*row) for row in rows]
 
     def items_version(self, tenant: str) -> int:
-        """How often they were changed."""
         rows = self._rows("SELECT value FROM prism_about WHERE name = 'items of ' || %s", [tenant])
         return int(rows[0][0]) if rows else 0
 

@@ -90,7 +90,6 @@ class RedisStore(ServerStore):
             )
 
     def append(self, events: Sequence[Event]) -> list[Stored]:
-        """One script for all of them."""
         keys = [key for event in events for key in (_key("events", event.user), _key("ids", event.user.tenant))]
         given = [part for event in events for part in (event.id, json.dumps([event.id, event.item, event.time]))]
         done = self.attempt(lambda: self._append(keys=keys, args=given))
@@ -145,7 +144,6 @@ class RedisStore(ServerStore):
         self.attempt(pipe.execute)
 
     def items(self, tenant: str) -> list[Item]:
-        """Three hashes of one moment."""
         pipe = self._db.pipeline(transaction=True)
         for kind in ("items", "names", "features"):
             pipe.hgetall(_key(kind, tenant))
@@ -153,7 +151,6 @@ class RedisStore(ServerStore):
         return [Item.read(id_, int(on), found[1].get(id_), found[2].get(id_)) for id_, on in found[0].items()]
 
     def items_version(self, tenant: str) -> int:
-        """How often they were changed."""
         return int(self.attempt(lambda: self._db.get(_key("changes", tenant))) or 0)
 
     def count(self) -> int:

@@ -146,7 +146,6 @@ class SqliteStore(Store):
         ]
 
     def versions(self, users: Sequence[User]) -> list[Version]:
-        """By the primary key, backwards."""
         found = "SELECT seq, id FROM events WHERE tenant = ? AND user = ? ORDER BY seq DESC LIMIT 1"
         rows = [self._read(found, tuple(user)) for user in users]
         return [Version(*row[0]) if row else NOBODY for row in rows]
