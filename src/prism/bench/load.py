@@ -32,6 +32,9 @@ class Load(NamedTuple):
     def rate(self) -> float:
         return len(self.seconds) / self.wall
 
+    def __add__(self, more: "Load") -> "Load":  # type: ignore[override]
+        return Load(self.seconds + more.seconds, self.wall + more.wall)
+
     def cuts(self) -> list[float]:
         """Median, 90th and 99th percentile in ms."""
         return [float(cut) for cut in np.percentile(np.array(self.seconds) * 1e3, [50, 90, 99])]
@@ -66,20 +69,20 @@ def _until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 class Users:
-    """Events of random users: ids are never repeated."""
+    """Events of random users, called by `name` and a number: ids are never repeated."""
 
-    def __init__(self, items: int, users: int, seed: int = 0):
+    def __init__(self, items: int, users: int, seed: int = 0, name: str = "u"):
         rng = np.random.default_rng(seed)
         self._items, self._users = (
             rng.integers(items, size=1 << 16).tolist(),
             rng.integers(users, size=1 << 16).tolist(),
         )
-        self._run, self._n = f"{seed}-{time.time_ns()}", 0
+        self._run, self._n, self._name = f"{seed}-{time.time_ns()}", 0, name
 
     def pair(self) -> bytes:
         n, self._n = self._n, self._n + 1
         user, item = self._users[n & 0xFFFF], self._items[(n * 7) & 0xFFFF]
-        event = f'{{"user":"u{user}","item":"{item}","id":"{self._run}-{n}"}}'
+        event = f'{{"user":"{self._name}{user}","item":"{item}","id":"{self._run}-{n}"}}'
         return request_bytes("POST", "/events", f'{{"events":[{event}],"recommend":{{"k":10}}}}'.encode())
 
 
@@ -127,13 +130,13 @@ async def at_rate(port: int, users: Users, seconds: float, rate: float, seed: in
     return Load(taken, wall)
 
 
-async def give_histories(port: int, items: int, users: int, history: int) -> None:
-    """Every user gets so many events at once."""
+async def give_histories(port: int, items: int, users: int, history: int, name: str = "u") -> None:
+    """Every user, called as in `Users`, gets so many events at once."""
     rng, connection = np.random.default_rng(1), await connect(HOST, port)
     for user in range(users):
         codes = rng.integers(items, size=history).tolist()
         for start in range(0, history, 1000):
-            events = [{"user": f"u{user}", "item": str(code)} for code in codes[start : start + 1000]]
+            events = [{"user": f"{name}{user}", "item": str(code)} for code in codes[start : start + 1000]]
             await _answered(connection, request_bytes("POST", "/events", json.dumps({"events": events}).encode()))
     connection.close()
 

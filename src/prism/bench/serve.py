@@ -24,6 +24,8 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 
 GROUP = 256
+# In which long and short histories are measured over HTTP, one after the other.
+TURNS = 3
 
 
 def serve(
@@ -48,8 +50,8 @@ def serve(
         seconds: How long to send, each time.
         rate: Pairs per second, sent at random moments.
         clients: Connections that send as fast as they are answered.
-        histories: Events that every user has before the clock starts, one measurement each; a tenth of the users,
-            20 at least, have them.
+        histories: Events that every user has before the clock starts, measured in turns; a tenth of the users, 20
+            at least, have them.
         store: redis://… or postgresql://… that is emptied for this; default: a SQLite file that goes afterwards.
         shards: Processes of the service.
     """
@@ -128,17 +130,18 @@ def _over_http(
         )
         loads[f"over HTTP, {rate:,.0f} a second"] = await at_rate(port, Users(items, users, 2), seconds, rate)
 
-    async def flat(port: int, history: int) -> None:
-        await give_histories(port, items, some, history)
-        name = f"the same, {some} users with {history:,} events before"
-        loads[name] = await at_rate(port, Users(items, some, 3), seconds, rate)
+        for history in histories:
+            await give_histories(port, items, some, history, name=f"after-{history}-")
+        for turn in range(TURNS):  # what disturbs one history disturbs the others
+            for history in histories:
+                users_of_it = Users(items, some, 3 + turn, name=f"after-{history}-")
+                more = await at_rate(port, users_of_it, seconds / TURNS, rate, seed=turn)
+                name = f"the same, {some} users with {history:,} events before"
+                loads[name] = loads[name] + more if name in loads else more
 
     more = ("--shards", str(shards)) if shards > 1 else ()
     with running(folder / "model", store or str(folder / "events.db"), *more) as port:
         asyncio.run(work(port))
-    for history in histories:
-        with running(folder / "model", store or str(folder / f"events-{history}.db"), *more) as port:
-            asyncio.run(flat(port, history))
     return loads
 
 
