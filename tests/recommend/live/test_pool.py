@@ -91,6 +91,19 @@ def test_threads_that_update_and_ask_at_once_leave_every_state_as_if_alone() -> 
             assert pool.state(user) == session.state()
 
 
+def test_someone_new_takes_the_place_of_nobody_in_the_same_batch() -> None:
+    made = untrained()
+    pool, alone = SessionPool(made, 3), made.session()
+    for user in ("a", "b", "c"):  # a is idle longest
+        pool.update([user], [3], [10])
+    alone.update(3, 10)
+    pool.update(["new", "a"], [7, 9], [20, 20])
+    alone.update(9, 20)
+    assert pool.state("a") == alone.state()
+    assert "new" in pool
+    assert "b" not in pool
+
+
 @pytest.mark.parametrize(("mixer", "fields"), KINDS, ids=str)
 def test_a_state_moves_between_sessions_and_pools_and_goes_on(mixer: str, fields: dict) -> None:
     made = untrained(mixer, **fields)

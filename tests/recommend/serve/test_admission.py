@@ -15,6 +15,7 @@ httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx
 from fastapi.testclient import TestClient
 from support.service import items, log_with_table, models, send, service
 
+from prism.errors import InputError
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
 from prism.recommend.serve.options import Options
@@ -45,6 +46,13 @@ def test_two_tenants_never_see_each_others_users(model: Path, tmp_path: Path) ->
         }
         assert gone == {"a": ["7"], "b": []}
     made.engine.stop()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '"key"'])
+def test_a_file_without_keys_is_refused_for_it_would_let_everyone_in(tmp_path: Path, text: str) -> None:
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(InputError, match="holds no keys"):
+        read_keys(tmp_path / "keys")
 
 
 def test_where_there_are_several_tenants_only_an_operators_key_changes_the_model(model: Path, tmp_path: Path) -> None:

@@ -84,6 +84,21 @@ def test_states_equal_their_events_after_a_restart_and_a_damaged_snapshot_is_reb
         made.engine.stop()
 
 
+def test_whoever_is_asked_about_makes_room_for_nobody_else(model: Path, tmp_path: Path) -> None:
+    made = service(model, tmp_path / "e.db")
+    with TestClient(create_app(made)) as test:
+        send(test, ("gone", "5", "g", 10))
+        send(test, *(("a", str(3 + n), f"a{n}", 10 + n) for n in range(4)))
+        for start in range(0, 1999, 500):  # memory is full: a is there, idle longest
+            send(test, *((f"u{n}", "5", f"e{n}", 10) for n in range(start, min(start + 500, 1999))))
+        assert User("default", "gone") not in made.engine.states
+        asked = test.post("/recommendations", json={"users": ["a", "gone"], "k": 5}).json()
+        assert items(asked) == expected(model, ["3", "4", "5", "6"], 5)
+        answer = send(test, ("new", "7", "x", 20), ("a", "9", "a4", 20), recommend={"k": 5})
+        assert items(answer, 1) == expected(model, ["3", "4", "5", "6", "9"], 5)
+    made.engine.stop()
+
+
 def test_a_damaged_database_is_refused_and_told(model: Path, tmp_path: Path) -> None:
     (tmp_path / "e.db").write_bytes(b"this is no database at all" * 500)
     with pytest.raises(InputError, match=r"cannot be used .*: restore it from a copy"):

@@ -5,7 +5,7 @@ in the batch. All methods may be called from any thread; one lock makes them tak
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import RLock
 from typing import Any
 
@@ -101,8 +101,17 @@ class SessionPool:
         with self._lock:
             self._refuse_late(users, codes, when)
             for events in _rounds(users, codes.tolist(), self.capacity):
-                slots = np.array([self._slot(users[n]) for n in events])
+                theirs = [users[n] for n in events]
+                self.touch(theirs)
+                slots = np.array([self._slot(user) for user in theirs])
                 self._take(slots, codes[events], [when[n] for n in events])
+
+    def touch(self, users: Iterable[User]) -> None:
+        """Those of them who are here are not idle: whoever makes room for others, it is none of them."""
+        with self._lock:
+            for user in users:
+                if user in self._slots:
+                    self._slots.move_to_end(user)
 
     def _refuse_late(self, users: Sequence[User], codes: Any, when: Sequence[int | None]) -> None:
         """Before anything is changed."""
@@ -149,9 +158,7 @@ class SessionPool:
         """(scores, codes) [N, k] of `recommend`, among the items that `mask` permits; it has those `beside` too."""
         with self._lock:
             slots = np.array([self._slots.get(user, NONE) for user in users], dtype=np.int64)
-            for user in users:
-                if user in self._slots:
-                    self._slots.move_to_end(user)
+            self.touch(users)
             theirs = [self._users[slot] if slot >= 0 else self._nobody for slot in slots.tolist()]
             scores = self._scores(slots, theirs, at, None if beside is None else beside.placed)
             gone = None

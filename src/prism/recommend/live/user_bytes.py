@@ -10,7 +10,7 @@ from prism.errors import InputError
 from prism.recommend.model.experts.user_state import UserState, state_after
 from prism.recommend.trained import Trained
 
-VERSION = "3"
+VERSION = "4"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

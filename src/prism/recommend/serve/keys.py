@@ -16,7 +16,7 @@ OPEN = "default"
 
 @dataclass(frozen=True)
 class Keys:
-    """Hashes by tenant; none at all: everyone is the one tenant `default`."""
+    """Hashes by tenant; none at all, where no file of keys is asked for: everyone is the one tenant `default`."""
 
     hashes: tuple[tuple[str, str], ...] = ()
     operators: frozenset[str] = frozenset()
@@ -41,6 +41,16 @@ class Keys:
 
 
 def read_keys(path: Path) -> Keys:
+    """At least one: without any, everyone would be let in."""
+    found = _keys(path)
+    if not found.hashes:
+        raise InputError(
+            f"{path} holds no keys, so nobody could be let in: `prism serve-key {path} --tenant NAME` adds one"
+        )
+    return found
+
+
+def _keys(path: Path) -> Keys:
     try:
         rows = _rows(path)
         operators = frozenset(str(row["sha256"]) for row in rows if row.get("operator"))
@@ -52,7 +62,9 @@ def read_keys(path: Path) -> Keys:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(rows, list):
+        raise ValueError("no list")
     return rows
 
 
@@ -61,7 +73,7 @@ def add_key(path: Path, tenant: str, operator: bool = False) -> str:
     if not tenant or len(tenant) > 100:
         raise InputError(f"tenant must be a name of 1 to 100 characters, got {tenant!r}")
     if path.exists():
-        read_keys(path)  # what is no file of keys is refused
+        _keys(path)  # what is no file of keys is refused
     rows = _rows(path) if path.exists() else []
     key = secrets.token_urlsafe(32)
     made = {"tenant": tenant, "sha256": sha256(key.encode()).hexdigest()}

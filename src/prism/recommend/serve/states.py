@@ -50,7 +50,11 @@ class States:
             self._evicted(user)
 
     def load(self, users: Sequence[User]) -> None:
-        """Makes sure that the states of these users, all different, hold what the store does."""
+        """Makes sure that the states of these users, all different, hold what the store does.
+
+        None of them makes room for another: there must be room for all.
+        """
+        self.pool.touch(users)
         if self.store.exclusive:
             missing = [user for user in users if user not in self._versions]
         else:
