@@ -50,7 +50,8 @@ class Trained:
     """The model ready for live users, and the versions of its weights (`live/network.py`)."""
 
     def __init__(self, model: RecommenderModel, split: Split, config: FitConfig, experts: Experts | None = None):
-        self.model, self.split, self.config, self.experts = model, split, config, experts
+        # no dropout but while it is trained: threads may ask at once
+        self.model, self.split, self.config, self.experts = model.eval(), split, config, experts
 
     @classmethod
     def fit(

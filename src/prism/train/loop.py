@@ -39,7 +39,7 @@ def train(
     together: int = 1,
     fsdp: bool = False,
 ) -> Position:
-    """Trains `model` in place and leaves the weights of the best epoch in it.
+    """Trains `model` in place and leaves the weights of the best epoch in it, ready to answer (no dropout).
 
     Args:
         model: On any device; moved to the one that is trained on.
@@ -60,7 +60,9 @@ def train(
     accelerator = Accelerator(cpu=(device or pick_device()).type == "cpu")
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices), interrupts() as interrupt:
-        return Loop(model, task, config, accelerator, out, progress, together, fsdp).run(interrupt)
+        at = Loop(model, task, config, accelerator, out, progress, together, fsdp).run(interrupt)
+    model.eval()
+    return at
 
 
 class Loop:

@@ -448,6 +448,16 @@ def test_an_item_of_a_table_that_the_model_does_not_look_at_starts_from_it_and_h
     assert change.kept > 0.9
 
 
+def test_an_exported_model_with_experts_is_not_updated(tmp_path: Path) -> None:
+    before = Recommender._untrained(split(tiny.log(), "all"), replace(tiny.CONFIG, experts=("next",), protocol="all"))
+    before.fit_experts()
+    export(before, tmp_path / "model")
+    model, later = Recommender.load(tmp_path / "model"), later_events(user=[1], item=[3], time=[10**9])
+    with pytest.raises(InputError, match="update the run that it was exported from"):
+        update(model, merge(model.log, later), tmp_path / "next", progress=False)
+    assert not (tmp_path / "next").exists()
+
+
 def test_an_update_with_nothing_new_is_refused(run: Path) -> None:
     before = Recommender.load(run)
     with pytest.raises(InputError, match="nothing is new"):

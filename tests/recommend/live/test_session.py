@@ -4,12 +4,15 @@ import datetime as dt
 import statistics
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from support import tiny
 
 from prism.errors import InputError
+from prism.recommend.data.logs import read_log
 from prism.recommend.data.splits import split
 from prism.recommend.live.user_bytes import unpack_user
 from prism.recommend.recommender import Recommender
@@ -55,6 +58,41 @@ def test_a_limited_context_slides_along() -> None:
 def test_a_session_of_a_user_starts_where_the_log_ends() -> None:
     made = untrained()
     assert [one.item for one in made.session(5).recommend()] == [one.item for one in made.recommend(5)]
+
+
+@pytest.mark.parametrize("baseline", [None, "item-knn", "session-knn", "repeat-last"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"time_gaps": True, "query_time": True}, {"context": 3}, {"mixer": "sasrec"}], ids=str
+)
+def test_what_the_model_does_not_know_is_no_event_to_a_session_nor_to_recommend(
+    baseline: str | None, fields: dict
+) -> None:
+    made = untrained(**fields)
+    if baseline is not None:
+        made = made.with_baseline(baseline)
+    last = int(made.log.times[made.log.offsets[1] - 1])
+    times = [last + 10, last + 20, last + 30, last + 10**5]
+    events = pl.DataFrame({"user": [0] * 4, "item": ["5", "new", "9", "newer"], "time": times})
+    made = made.with_events(read_log(events, later=True))
+    for at in (None, last + 10**6):
+        whole = made.recommend(0, k=50, exclude_seen=False, at=at)
+        ours = {one.item: one.score for one in made.session(0).recommend(k=50, exclude_seen=False, at=at)}
+        np.testing.assert_allclose([ours[one.item] for one in whole], [one.score for one in whole], rtol=1e-6)
+
+
+def test_an_answer_asked_for_before_the_last_event_is_one_asked_for_at_it() -> None:
+    made = untrained(time_gaps=True, query_time=True)
+    session = made.session(history=HISTORY, times=TIMES)
+    for early in (TIMES[-1] - 1, 0):
+        whole = made.recommend(history=HISTORY, times=TIMES, at=early)
+        assert whole == made.recommend(history=HISTORY, times=TIMES, at=TIMES[-1])
+        assert [one.item for one in session.recommend(at=early)] == [one.item for one in whole]
+
+
+def test_a_model_is_ready_to_answer_without_dropout(tmp_path: Path) -> None:
+    made = Recommender.fit(tiny.log(), tiny.CONFIG, epochs=1, out=tmp_path / "run", progress=False)
+    assert not made.model.training  # threads that ask at once would meet one that is
+    assert not Recommender.load(tmp_path / "run").model.training
 
 
 def test_an_item_taken_in_a_session_is_not_recommended_again() -> None:

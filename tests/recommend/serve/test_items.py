@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ pytest.importorskip("httpx", reason="the tests of the service need httpx: pip in
 from fastapi.testclient import TestClient
 from support.service import items, log_with_table, models, send, service
 
+from prism.errors import InputError
 from prism.recommend.data.items import with_items
 from prism.recommend.data.log import without_events
 from prism.recommend.data.merge import merge
@@ -26,6 +28,7 @@ from prism.recommend.runs.export import export
 from prism.recommend.runs.update import grown
 from prism.recommend.serve import catalogues
 from prism.recommend.serve.app import create_app
+from prism.recommend.serve.catalogue import _cell
 from prism.recommend.serve.keys import add_key, read_keys
 from prism.recommend.serve.stores.base import User
 
@@ -167,6 +170,11 @@ def test_an_item_like_none_or_without_features_waits(client: TestClient) -> None
     found = client.get("/items", params={"search": "xylo"}).json()
     assert found == [{"item": "x", "name": "Xylophone", "available": True, "known": False, "recommended": False}]
     assert client.get("/similar?item=x").status_code == 422
+
+
+def test_a_number_that_no_column_holds_is_refused() -> None:
+    with pytest.raises(InputError, match="column 'price' of the model's items has numbers, got '1000"):
+        _cell("price", pl.Float64(), 10**400)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,12 @@ from prism.recommend.data.splits import Queries
 def after_last(log: Log, users: Ints, candidates: int, *, at: int | None = None) -> tuple[Log, Queries]:
     """Queries about the event after each user's last, and a log in which that event stands as a blank.
 
-    The answer is asked for at time `at`; None: at the time of the user's last event.
+    The answer is asked for at time `at`; None: at the time of the user's last event. An event whose item is no
+    candidate is no event, as it is none to a live user's state.
     """
+    known = log.items < candidates
+    if not known.all():
+        log = log.where(known)
     blank = np.append(log.times, 0)[np.maximum(log.offsets[1:] - 1, 0)] if at is None else at
     asked = replace(
         log,

@@ -108,7 +108,7 @@ class RecurrentMemory:
 
     def _asked(self, rows: Any, times: Any, at: int | None) -> Tensor:
         """After the event that waits of each of these slots."""
-        gap = np.zeros(len(rows), dtype=np.int64) if at is None else at - times
+        gap = np.zeros(len(rows), dtype=np.int64) if at is None else np.maximum(at - times, 0)
         return self._live.advance(self._states, rows, self._pending[rows], self._since[rows], gap, keep=False)
 
     def _at(self, rows: Any) -> Tensor:

@@ -85,6 +85,11 @@ def update(
     if before.baseline is not None:
         name = before.baseline.name
         raise InputError(f"baseline {name} is not trained: update the run, then export it with --baseline {name}")
+    if before.experts is not None and not before.log.n_events:
+        raise InputError(
+            "an exported model has none of the events that its experts were counted from: update the run that it was "
+            "exported from, then export that"
+        )
     if not merged.new.any() and merged.log.n_items == before.model.items:
         raise InputError("nothing is new: every event is known already, and so is every item")
     config = before.config

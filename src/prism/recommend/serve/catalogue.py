@@ -195,5 +195,5 @@ def _cell(column: str, kind: Any, value: Any) -> str:
         return str(value)
     try:
         return str(int(str(value)) if kind.is_integer() else float(value))
-    except ValueError:
-        raise InputError(f"column {column!r} of the model's items has numbers, got {value!r}") from None
+    except (ValueError, OverflowError):
+        raise InputError(f"column {column!r} of the model's items has numbers, got {str(value)[:100]!r}") from None

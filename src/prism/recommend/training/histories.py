@@ -66,5 +66,5 @@ def _token_times(when: Ints, limits: Ints, asked: Ints | None) -> Ints:
     when[first[~empty]] = when[first[~empty] + 1]
     when[first[empty]] = 0 if asked is None else asked[empty]
     following = np.append(when[1:], 0)
-    following[last] = when[last] if asked is None else asked
+    following[last] = when[last] if asked is None else np.maximum(asked, when[last])  # never before the last event
     return np.stack([when, following], 1)
