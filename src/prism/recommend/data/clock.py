@@ -65,7 +65,10 @@ def seconds_of(moments: Sequence[Moment] | Ints) -> Ints:
 
 
 def read_times(column: pl.Series, where: str, form: str | None = None) -> tuple[Ints, Ints, str]:
-    """(seconds, order, note): the note states the form that was found or given; `where` names the column in errors."""
+    """(seconds, order, note): the note states the form that was found or given; `where` names the column in errors.
+
+    Orders of several columns compare where their notes are the same.
+    """
     kind = column.dtype
     if column.null_count():
         raise InputError(
@@ -107,16 +110,13 @@ def _from_numbers(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
         many = f"{int(other.sum()):,} of {len(values):,} times are in another unit than the {unit} of most"
         raise InputError(f"{where}: {many}, first in event {first + 1}, {values[first]}; bring them to one unit")
     note = f"time read as {unit} since 1970"
+    ticks = max(scale, 10**6)  # of the order, in a second: one number for 2000 and for 2000.0, which files may mix
+    if sizes.max() * (ticks // scale) >= 2**63:
+        raise InputError(f"{where}: {values[np.argmax(sizes)]} is out of range for a time; {REMEDY}")
     if column.dtype.is_integer():
-        order = values.astype(np.int64)
-        return order // scale, order, note
-    if np.abs(values).max() / scale > 9e12:
-        raise InputError(f"{where}: {float(np.abs(values).max())} is out of range for a time; {REMEDY}")
-    return (
-        np.floor(values / scale).astype(np.int64),
-        np.round(values * (10**6 / scale)).astype(np.int64),
-        note,
-    )
+        whole = values.astype(np.int64)
+        return whole // scale, whole * (ticks // scale), note
+    return np.floor(values / scale).astype(np.int64), np.round(values * (ticks / scale)).astype(np.int64), note
 
 
 def _from_text(column: pl.Series, where: str, form: str | None) -> tuple[Ints, Ints, str]:

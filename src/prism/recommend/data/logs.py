@@ -240,9 +240,14 @@ def whole_numbers(column: pl.Series, where: str) -> pl.Series:
 
 def _sorted_by(users: Codes, order: Ints) -> Ints:
     """The permutation that sorts by user, then time, and leaves ties as they were."""
-    span = int(order.max()) - int(order.min()) + 1
+    first = int(order.min())
+    span = int(order.max()) - first + 1
+    if span < 2**62:
+        order = order - first
+        coarse = next((step for step in (10**6, 10**3) if not (order % step).any()), 1)  # whole seconds, or thousandths
+        order, span = order // coarse, (span - 1) // coarse + 1
     if (int(users.max()) + 1) * span < 2**62:  # one key sorts several times faster than two
-        return np.argsort(users * np.int64(span) + (order - order.min()), kind="stable")
+        return np.argsort(users * np.int64(span) + order, kind="stable")
     return np.lexsort((order, users))
 
 

@@ -83,6 +83,19 @@ def test_events_of_equal_time_keep_the_order_of_the_files(tmp_path: Path) -> Non
         assert items == [f"i{n}" for n in range(code, 100, 2)]
 
 
+@pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
+def test_whole_and_fractional_times_of_several_files_are_in_one_order(tmp_path: Path, scale: int) -> None:
+    whole = {"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "time": [(10**9 + n) * scale for n in (20, 30, 25, 9)]}
+    broken = {"user": [1, 1, 2, 2], "item": [3, 4, 2, 4], "time": [(1e9 + n) * scale for n in (10.5, 15.5, 22.2, 17.2)]}
+    files = [str(tmp_path / name) for name in ("whole.csv", "broken.csv")]
+    for file, rows in zip(files, (whole, broken), strict=True):
+        pl.DataFrame(rows).write_csv(file)
+    made, log = prepare_log(files, tmp_path / "out", partitions=1).read(0), read_log(files)
+    assert (np.diff(made.times)[np.diff(made.users) == 0] >= 0).all()
+    assert np.array_equal(made.item_ids[made.items], log.item_ids[log.items])
+    assert np.array_equal(made.times, log.times)
+
+
 def test_ids_of_text_files_are_numbers_where_all_are(tmp_path: Path) -> None:
     for name, user in (("a", "7"), ("b", "007")):
         (tmp_path / f"{name}.csv").write_text(
