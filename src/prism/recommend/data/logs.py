@@ -138,10 +138,25 @@ def _read_files(
         typed |= has_types
         columns = choose_columns(wanted, frame.collect_schema().names(), str(file), usual)
         parts.append(frame.select(**by_role(columns)))
-    for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
-        if len({part.collect_schema()[role] for part in parts}) > 1:
-            parts = [part.with_columns(pl.col(role).cast(pl.String)) for part in parts]
+    for role in ("user", "item", "time"):  # files may disagree on a type
+        kinds = {part.collect_schema()[role] for part in parts}
+        if len(kinds) > 1:
+            number = role != "time" and are_numbers(kinds)
+            parts = [_cast(part, role, number, str(file)) for part, file in zip(parts, files, strict=True)]
     return collect(pl.concat(parts), where), columns, where, typed
+
+
+def _cast(frame: pl.LazyFrame, role: str, number: bool, where: str) -> pl.LazyFrame:
+    """One column as whole numbers or text; floats among ids are whole numbers first, for 7 is not 7.0 as text."""
+    if role != "time" and frame.collect_schema()[role].is_float():
+        read = collect(frame, where)
+        frame = read.with_columns(whole_numbers(read[role], f"{role} column of {where}").alias(role)).lazy()
+    return frame.with_columns(pl.col(role).cast(pl.Int64 if number else pl.String))
+
+
+def are_numbers(kinds: Iterable[Any]) -> bool:
+    """Whether ids of these types are whole numbers: a gap may have made floats of them, or left nothing."""
+    return all(kind.is_integer() or kind.is_float() or kind == pl.Null for kind in kinds)
 
 
 def by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:

@@ -96,6 +96,18 @@ def test_whole_and_fractional_times_of_several_files_are_in_one_order(tmp_path: 
     assert np.array_equal(made.times, log.times)
 
 
+@pytest.mark.parametrize("other", [pl.Int64, pl.String])
+def test_an_id_is_one_whether_a_file_has_it_as_a_whole_number_or_as_a_float(tmp_path: Path, other: type) -> None:
+    whole = {"user": pl.Series([7, 7, 8]).cast(other), "item": [1, 2, 1], "time": [1, 2, 3]}
+    with_a_gap = {"user": [7.0, 8.0, None], "item": [1, 2, 1], "time": [4, 5, 6]}
+    files = [str(tmp_path / name) for name in ("1.parquet", "2.parquet")]
+    for file, rows in zip(files, (whole, with_a_gap), strict=True):
+        pl.DataFrame(rows).write_parquet(file)
+    log = prepare_log(files, tmp_path / "out", partitions=1, drop_nulls=True).read(0)
+    assert log.user_ids.tolist() == (["7", "8"] if other is pl.String else [7, 8])
+    assert log.lengths.tolist() == [3, 2]
+
+
 def test_ids_of_text_files_are_numbers_where_all_are(tmp_path: Path) -> None:
     for name, user in (("a", "7"), ("b", "007")):
         (tmp_path / f"{name}.csv").write_text(
