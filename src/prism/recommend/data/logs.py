@@ -51,7 +51,8 @@ def read_log(
     `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
     events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M. `item_name` is
     the column of `items` that is shown. With time="none" there are no times: events are in the order of the source, and
-    leave-one-out divides them. `usual` is a log's `columns`: those names are tried before common ones.
+    leave-one-out divides them. `usual` is a log's `columns`: those names are tried before common ones, and after a
+    log without times come events without.
     """
     events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time}, usual)
     options: dict[str, Any] = {"later": later, "drop_nulls": drop_nulls, "time_format": time_format}
@@ -178,7 +179,7 @@ def choose_columns(
         plain = dict(zip(UNNAMED[len(names)], names, strict=True))
     chosen, missing = {}, []
     for role, column in wanted.items():
-        if role == "time" and column == NO_TIME and column not in names:
+        if role == "time" and _has_none(column, names, usual):
             continue
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
@@ -202,6 +203,13 @@ def choose_columns(
     if len(set(chosen.values())) < len(chosen):
         raise InputError(f"user, item and time must be three columns of {where}, got {chosen}")
     return chosen
+
+
+def _has_none(time: str | None, names: list[str], usual: Mapping[str, str] | None) -> bool:
+    """Whether there are no times: so it is said, or so the first log was read, whose columns are known."""
+    if time is None:
+        return usual is not None and "user" in usual and "time" not in usual
+    return time == NO_TIME and time not in names
 
 
 def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
