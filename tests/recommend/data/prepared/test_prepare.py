@@ -236,6 +236,14 @@ def test_a_folder_of_another_log_or_version_is_refused(tmp_path: Path) -> None:
         Prepared.open(tmp_path / "out")
 
 
+def test_a_log_without_times_is_refused_for_it_could_not_be_divided(tmp_path: Path) -> None:
+    frame().drop("time").write_csv(tmp_path / "log.csv")
+    columns = {"user": None, "item": None, "time": "none"}
+    with pytest.raises(InputError, match=r"^time='none': a prepared log is divided by time; name the column of times"):
+        prepare_log([str(tmp_path / "log.csv")], tmp_path / "out", partitions=2, columns=columns)
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_that_tell_time_in_two_ways_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("user,item,time\n1,1,1000000000\n1,2,1000000001\n")
     (tmp_path / "b.csv").write_text("user,item,time\n2,1,1000000000000\n2,2,1000000001000\n")

@@ -8,7 +8,7 @@ import polars as pl
 import polars.selectors as cs
 
 from prism.errors import InputError
-from prism.recommend.data.logs import are_numbers, by_role, choose_columns, whole_numbers
+from prism.recommend.data.logs import NO_TIME, are_numbers, by_role, choose_columns, whole_numbers
 from prism.recommend.data.sources import NULLS, Table, files_of, scan
 
 # Rows of a chunk.
@@ -66,6 +66,11 @@ def open_sources(logs: Sequence[str], wanted: dict[str, str | None]) -> tuple[li
         else:
             found += [(str(file), scan(file)) for file in files_of(log)]
     columns = [choose_columns(wanted, table.frame.collect_schema().names(), name) for name, table in found]
+    if any("time" not in own for own in columns):
+        raise InputError(
+            f"time={NO_TIME!r}: a prepared log is divided by time; name the column of times, or give the log to "
+            "`prism fit` as it is"
+        )
     frames = [table.frame.select(**by_role(own)) for (_, table), own in zip(found, columns, strict=True)]
     schemas = [frame.collect_schema() for frame in frames]
     numbers = {role: are_numbers(schema[role] for schema in schemas) for role in ROLES[:2]}
