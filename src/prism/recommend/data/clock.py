@@ -1,6 +1,7 @@
 """A column of times, in whatever form, as seconds since 1970 and a finer integer that keeps the order."""
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,9 +47,10 @@ def seconds(moment: Moment) -> int:
         moment = moment.astype("datetime64[us]").item() if isinstance(moment, np.datetime64) else moment.item()
     if isinstance(moment, dt.date) and not isinstance(moment, dt.datetime):
         moment = dt.datetime(moment.year, moment.month, moment.day)
-    if isinstance(moment, dt.datetime):
+    if isinstance(moment, dt.datetime) and moment == moment:  # pandas' NaT is a datetime, and not itself
         moment = (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
-    if isinstance(moment, bool) or not isinstance(moment, int | float) or not np.isfinite(moment):
+    infinite = isinstance(moment, float) and not math.isfinite(moment)
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or infinite:
         raise InputError(f"time {moment!r} is not a time: give seconds since 1970, or a datetime")
     if abs(moment) >= UNITS[0][0]:
         raise InputError(f"time {moment!r} is not in seconds since 1970, as it should be: divide milliseconds by 1000")
