@@ -214,6 +214,15 @@ def _has_none(time: str | None, names: list[str], usual: Mapping[str, str] | Non
 
 def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     """(codes, ids), the ids in increasing order: numbers by value, then text by its characters."""
+    try:
+        return _coded_as_they_are(column, where, typed)
+    except pl.exceptions.PolarsError:
+        raise InputError(
+            f"{where} has type {column.dtype}, from which no ids can be made: give whole numbers of 64 bits, or text"
+        ) from None
+
+
+def _coded_as_they_are(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     if column.dtype.is_float():
         column = whole_numbers(column, where)
     if column.null_count():
