@@ -192,6 +192,22 @@ def _fail_after(monkeypatch: pytest.MonkeyPatch, place: type, name: str, calls: 
     monkeypatch.setattr(place, name, failing)
 
 
+@pytest.mark.parametrize("torn", [60, 1])
+def test_a_preparation_that_was_stopped_within_a_line_goes_on_and_can_be_stopped_again(
+    torn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = three_files(tmp_path)
+    whole = prepare_log(files, tmp_path / "whole", partitions=6)
+    listed = tmp_path / "out" / ".prepare" / "parts.jsonl"
+    for done in (3, 5):
+        _fail_after(monkeypatch, deal.Sorter, "_count", done)
+        with pytest.raises(RuntimeError, match="stopped"):
+            prepare_log(files, tmp_path / "out", partitions=6)
+        monkeypatch.undo()
+        os.truncate(listed, listed.stat().st_size - torn)
+    assert prepare_log(files, tmp_path / "out", partitions=6).manifest.parts == whole.manifest.parts
+
+
 def test_a_spill_that_lost_its_end_is_dealt_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = three_files(tmp_path)
     whole = prepare_log(files, tmp_path / "whole", partitions=4)
