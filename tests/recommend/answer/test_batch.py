@@ -17,6 +17,7 @@ from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs import storage
 from prism.recommend.runs.refit import refit
 from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.task import BatchConfig
@@ -59,6 +60,25 @@ def test_made_again_nothing_changes_and_nobody_is_scored(run: Path, tmp_path: Pa
     assert again.rows == first.rows
     assert job.path(1).read_bytes() == content
     assert write_partition(replace(job, k=4), 1).scored == first.users  # other options, other rows
+
+
+def test_rows_of_a_call_that_was_stopped_are_not_kept_for_those_of_another(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = BatchJob(run=run, out=tmp_path / "out", parts=2, k=5)
+    done = write_partition(job, 0)
+    real = storage.write_frame
+
+    def stopped(path: Path, frame: pl.DataFrame) -> None:
+        if "users" in path.name:
+            raise RuntimeError("stopped")
+        real(path, frame)
+
+    monkeypatch.setattr(storage, "write_frame", stopped)
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_partition(replace(job, k=2), 0)
+    monkeypatch.undo()
+    assert write_partition(job, 0) == done
 
 
 def test_only_users_with_new_events_are_scored_and_the_rest_is_as_before(run: Path, tmp_path: Path) -> None:
