@@ -148,7 +148,7 @@ class Recommender(Trained):
         Users of the log go on where they were, new ones join. Items that the model does not know are skipped where
         they stand in a history; an event that the log has already (user, item and time) is not taken twice.
         """
-        self.refuse_sample("later events")
+        self.refuse_sample("with_events (--events)")
         later = source if isinstance(source, Log) else load_data(source, later=True, usual=self.log.columns)
         log = merge(self.log, later).log
         nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)

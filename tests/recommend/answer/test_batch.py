@@ -141,7 +141,7 @@ def test_what_would_take_the_sample_for_the_log_is_refused(streamed: Path, tmp_p
         refit(streamed, tmp_path / "all", progress=False, device="cpu")
     with pytest.raises(InputError, match=f"^update {said}"):
         update(streamed, events=str(tmp_path / "new.csv"), device="cpu")
-    with pytest.raises(InputError, match=f"^later events {said}"):
+    with pytest.raises(InputError, match=rf"^with_events \(--events\) {said}"):
         Recommender.load(streamed, device="cpu").with_events(tmp_path / "new.csv")
 
 
