@@ -1,9 +1,9 @@
-"""Files and folders that appear whole or not at all, and folders in which one process works at a time."""
+"""Files and folders that appear whole or not at all, and folders that one process works in, or makes, at a time."""
 
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +77,24 @@ def only_one(folder: Path) -> Iterator[None]:
     finally:
         if made and folder.is_dir() and [path.name for path in folder.iterdir()] == [".lock"]:
             shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+@contextmanager
+def in_turn(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Waits, and says so, while another process makes a folder; what it left is there then. The lock lies beside it."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    with writing(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"{folder} is being made by another process: waiting for it")
+            lock.acquire()
+    try:
+        yield
+    finally:
         lock.release()
 
 

@@ -1,6 +1,6 @@
 """`Recommender`: a log in, recommendations out. What can be asked of a trained model, its folder, its live users."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from prism.machine import pick_device
 from prism.recommend.answer.ask import after_last, one_history, user_codes
 from prism.recommend.answer.baseline import fitted_baseline
 from prism.recommend.answer.choose import Filter, Recommendation, as_list, best, permitted
-from prism.recommend.answer.many import best_of_users
+from prism.recommend.answer.many import best_of_all, best_of_users
 from prism.recommend.answer.similar import similarities
 from prism.recommend.data.clock import Moment, seconds
 from prism.recommend.data.known import load as load_data
@@ -93,7 +93,9 @@ class Recommender(Trained):
             if user is not None or history is not None:
                 raise InputError("give one of user, users and history")
             several("users", users)
-            return best_of_users(self.log, self.scorer, user_codes(self.log, list(users)), k, seen, mask, when)
+            asked = list(users)
+            log = self._log_of(asked)
+            return best_of_users(log, self.scorer, user_codes(log, asked), k, seen, mask, when)
         if not isinstance(user, str) and isinstance(user, Iterable):
             raise InputError(f"user is one id, got {user!r}: for many, give users=[…]")
         one = self.history(user, history, times)
@@ -113,12 +115,13 @@ class Recommender(Trained):
     ) -> int:
         """Writes the k best items of every user to a .parquet, .csv or .jsonl file. Gives the number of rows.
 
-        Its columns are user, rank, item, score and, where items have one, name.
+        Of a run on a prepared log they are all users of that, a partition at a time. Its columns are user, rank, item,
+        score and, where items have one, name.
         """
         storage.writer(Path(path))  # refused before hours of scores
         seen = self.excludes_seen if exclude_seen is None else exclude_seen
         mask = permitted(self.log, self.model.items, allow, deny)
-        frame = best_of_users(self.log, self.scorer, np.arange(self.log.n_users), k, seen, mask, None)
+        frame = best_of_all(self._all_users(), self.scorer, k, seen, mask)
         storage.write_frame(Path(path), frame)
         return frame.height
 
@@ -145,6 +148,7 @@ class Recommender(Trained):
         Users of the log go on where they were, new ones join. Items that the model does not know are skipped where
         they stand in a history; an event that the log has already (user, item and time) is not taken twice.
         """
+        self.refuse_sample("with_events (--events)")
         later = source if isinstance(source, Log) else load_data(source, later=True, usual=self.log.columns)
         log = merge(self.log, later).log
         nothing = no_queries(self.model.items, remove_seen=self.split.test.remove_seen)
@@ -207,4 +211,18 @@ class Recommender(Trained):
         self, user: object, history: Sequence[object] | Ids | None, times: Sequence[Moment] | Ints | None
     ) -> Log:
         """A log of one user's events."""
-        return one_history(self.log, self.model.items, user, history, times)
+        log = self.log if user is None else self._log_of([user])
+        return one_history(log, self.model.items, user, history, times)
+
+    def _log_of(self, users: Sequence[object]) -> Log:
+        """A log with these users; of a run on a prepared log, from their partitions there."""
+        return self.log if self.prepared is None or not users else self.prepared.events_of(users)
+
+    def _all_users(self) -> Iterator[Log]:
+        """The log; or, one at a time, the partitions of a prepared one that have users."""
+        if self.prepared is None:
+            yield self.log
+            return
+        for number, part in enumerate(self.prepared.manifest.parts):
+            if part.users:
+                yield self.prepared.read(number)

@@ -17,6 +17,7 @@ from prism.recommend.config import FitConfig
 from prism.recommend.data.items import item_values
 from prism.recommend.data.known import load as load_data
 from prism.recommend.data.log import Log
+from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.data.splits import Split
 from prism.recommend.data.splits import split as divide
 from prism.recommend.defaults import facts_of
@@ -44,6 +45,8 @@ class Trained:
 
     id: str | None = None
     """Of an exported model: a digest of its files."""
+    prepared: Prepared | None = None
+    """Of a run on a prepared log: that log. `log` then has a sample of its users."""
     baseline: Baseline | None = None
     """Answers in place of the model."""
     live: Any = None
@@ -234,6 +237,14 @@ class Trained:
     def log(self) -> Log:
         """All events; the first codes of items are those that the model knows."""
         return self.split.log
+
+    def refuse_sample(self, what: str) -> None:
+        """Refuses what would take the sample of a prepared log for the log."""
+        if self.prepared is not None:
+            raise InputError(
+                f"{what} is not for a run on a prepared log ({self.prepared.folder}), of whose users it has a sample: "
+                "`prism prepare` the log with the new events, then `prism fit`"
+            )
 
     @property
     def device(self) -> torch.device:

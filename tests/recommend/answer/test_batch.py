@@ -11,11 +11,14 @@ from polars.testing import assert_frame_equal
 
 from prism.errors import InputError
 from prism.recommend.answer.batch import BatchJob, Done, read_partition, write_on_ray, write_partition
+from prism.recommend.commands.production import update
 from prism.recommend.config import FitConfig
 from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.partition import partition
 from prism.recommend.recommender import Recommender
+from prism.recommend.runs import storage
+from prism.recommend.runs.refit import refit
 from prism.recommend.runs.streaming import fit_streamed
 from prism.recommend.training.task import BatchConfig
 from prism.train.config import TrainConfig
@@ -59,6 +62,25 @@ def test_made_again_nothing_changes_and_nobody_is_scored(run: Path, tmp_path: Pa
     assert write_partition(replace(job, k=4), 1).scored == first.users  # other options, other rows
 
 
+def test_rows_of_a_call_that_was_stopped_are_not_kept_for_those_of_another(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = BatchJob(run=run, out=tmp_path / "out", parts=2, k=5)
+    done = write_partition(job, 0)
+    real = storage.write_frame
+
+    def stopped(path: Path, frame: pl.DataFrame) -> None:
+        if "users" in path.name:
+            raise RuntimeError("stopped")
+        real(path, frame)
+
+    monkeypatch.setattr(storage, "write_frame", stopped)
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_partition(replace(job, k=2), 0)
+    monkeypatch.undo()
+    assert write_partition(job, 0) == done
+
+
 def test_only_users_with_new_events_are_scored_and_the_rest_is_as_before(run: Path, tmp_path: Path) -> None:
     before = BatchJob(run=run, out=tmp_path / "out", parts=2, k=5)
     assert all(write_partition(before, n).scored > 1 for n in range(2))
@@ -73,16 +95,54 @@ def test_only_users_with_new_events_are_scored_and_the_rest_is_as_before(run: Pa
     assert_frame_equal(everyone(later), everyone(fresh), rel_tol=1e-5)
 
 
-def test_a_run_on_a_prepared_log_reads_its_partitions(tmp_path: Path) -> None:
-    LOG.frame().write_parquet(tmp_path / "log.parquet")
-    prepared = prepare_log([str(tmp_path / "log.parquet")], tmp_path / "data", partitions=6)
-    fit_streamed(prepared, CONFIG, tmp_path / "run", progress=False, device="cpu", workers=0)
-    jobs = [BatchJob(run=tmp_path / "run", out=tmp_path / f"out{p}", parts=p, k=3) for p in (6, 2)]
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a prepared log of six partitions, of which its sample has one."""
+    folder = tmp_path_factory.mktemp("streamed")
+    LOG.frame().write_parquet(folder / "log.parquet")
+    prepared = prepare_log([str(folder / "log.parquet")], folder / "data", partitions=6)
+    config = replace(CONFIG, batching=replace(CONFIG.batching, valid_queries=1))
+    fit_streamed(prepared, config, folder / "run", progress=False, device="cpu", workers=0)
+    return folder / "run"
+
+
+def test_a_run_on_a_prepared_log_reads_its_partitions(streamed: Path, tmp_path: Path) -> None:
+    jobs = [BatchJob(run=streamed, out=tmp_path / f"out{p}", parts=p, k=3) for p in (6, 2)]
     for job in jobs:
         assert sum(write_partition(job, n).users for n in range(job.parts)) == 50
     assert_frame_equal(everyone(jobs[0]), everyone(jobs[1]), rel_tol=1e-5)
     with pytest.raises(InputError, match="has 6 partitions"):
-        write_partition(BatchJob(run=tmp_path / "run", out=tmp_path, parts=4), 0)
+        write_partition(BatchJob(run=streamed, out=tmp_path, parts=4), 0)
+
+
+def test_a_run_on_a_prepared_log_answers_for_all_its_users(streamed: Path, tmp_path: Path) -> None:
+    model, job = Recommender.load(streamed, device="cpu"), BatchJob(run=streamed, out=tmp_path / "out", parts=6)
+    for number in range(6):
+        write_partition(job, number)
+    assert model.log.n_users < 50
+    assert model.recommend_all(tmp_path / "all.parquet") == 500
+    rows = pl.read_parquet(tmp_path / "all.parquet").sort("user", "rank")
+    assert_frame_equal(rows, everyone(job), rel_tol=1e-5)
+    users = [u for u in LOG.user_ids.tolist() if u not in set(model.log.user_ids.tolist())][::-1]
+    many = model.recommend(users=users)
+    assert many["user"].unique(maintain_order=True).to_list() == users
+    assert_frame_equal(many.sort("user", "rank"), rows.filter(pl.col("user").is_in(users)), rel_tol=1e-5)
+    wanted = rows.filter(pl.col("user") == users[0])["item"].to_list()
+    assert [one.item for one in model.recommend(str(users[0]))] == wanted
+    assert [one.item for one in model.session(users[0]).recommend()] == wanted
+    with pytest.raises(InputError, match=r"user 999 is not in .*data; for someone new, give a history"):
+        model.recommend(999)
+
+
+def test_what_would_take_the_sample_for_the_log_is_refused(streamed: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("user,item,time\n1,2,2000000000\n")
+    said = "is not for a run on a prepared log .* `prism prepare` the log with the new events, then `prism fit`"
+    with pytest.raises(InputError, match=f"^refit {said}"):
+        refit(streamed, tmp_path / "all", progress=False, device="cpu")
+    with pytest.raises(InputError, match=f"^update {said}"):
+        update(streamed, events=str(tmp_path / "new.csv"), device="cpu")
+    with pytest.raises(InputError, match=rf"^with_events \(--events\) {said}"):
+        Recommender.load(streamed, device="cpu").with_events(tmp_path / "new.csv")
 
 
 @pytest.mark.parametrize("text", ["3", "4/4", "a/3", "-1/3", "1/"])

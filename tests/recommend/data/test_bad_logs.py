@@ -1,5 +1,6 @@
 """A bad log is refused in one line that names the file or column, the value and the remedy."""
 
+import datetime as dt
 import time
 from pathlib import Path
 
@@ -105,6 +106,21 @@ def test_ids_that_are_fractions_or_nan_are_refused_and_whole_floats_accepted() -
     with pytest.raises(InputError, match="1 of 3 ids are missing, first in event 3"):
         read_log(pl.DataFrame({"user": [1.0, 1.0, np.nan], **rest}))
     assert read_log(pl.DataFrame({"user": [7.0, 7.0, 8.0], **rest})).user_ids.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        ([[1], [1], [2]], "List"),
+        ([b"\xff", b"\xff", b"a"], "Binary"),
+        ([dt.timedelta(1), dt.timedelta(1), dt.timedelta(2)], "Duration"),
+        (pl.Series([2**70, 2**70, 1], dtype=pl.Int128), "Int128"),
+    ],
+)
+def test_a_column_from_which_no_ids_can_be_made_is_refused(ids: object, kind: str) -> None:
+    frame = pl.DataFrame({"user": ids, "item": [1, 2, 1], "time": [1, 2, 3]})
+    with pytest.raises(InputError, match=f"'user' of the data frame has type {kind}.*: give whole numbers of 64 bits"):
+        read_log(frame)
 
 
 def test_a_time_column_of_another_type_is_refused() -> None:

@@ -109,5 +109,7 @@ def test_a_useless_table_is_refused() -> None:
         read_log(EVENTS, item="film", items=pl.concat([FILMS, FILMS[:1]]))
     with pytest.raises(InputError, match="no id of column 'genre' is an item of"):
         with_item_table(tiny.log(), FILMS.drop("film"))
+    with pytest.raises(InputError, match="the table of items has no columns: give one row per item"):
+        with_item_table(tiny.log(), pl.DataFrame())
     with pytest.raises(InputError, match="items must be a file or a data frame, got int"):
         with_item_table(tiny.log(), 3)

@@ -83,6 +83,19 @@ def test_ml_100k_is_read_from_grouplens_own_files_and_from_atomic_files(tmp_path
     assert history(load("ml-100k", Reading(folder=tmp_path / "b")), 1) == [7, 31]
 
 
+def test_the_options_of_a_file_of_ones_own_are_those_of_an_atomic_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.inter"
+    rows = "1\ta\t1\t5\n1\tb\t2\t6\n2\ta\t3\t6\n2\t\t4\t5\n"
+    path.write_text("user_id:token\titem_id:token\ttimestamp:float\tcard:token\n" + rows)
+    log = load(path, Reading(user="card:token", time="none", drop_nulls=True))
+    assert (log.user_ids.tolist(), log.n_events, log.times.any()) == ([5, 6], 3, False)
+    with pytest.raises(InputError, match=r"user='nope' is not a column of x\.inter"):
+        load(path, Reading(user="nope"))
+    path.write_text("card:token\titem_id:token\ttimestamp:float\n7\ta\t9\n")
+    later = load(path, later=True, usual={"user": "card:token", "item": "item_id:token", "time": "timestamp:float"})
+    assert (later.user_ids.tolist(), later.times.tolist()) == ([7], [9])
+
+
 REVIEWS = [("A1USER", "B00ITEM001", 1400000000), ("A1USER", "0123456789", 1300000000), ("A2USER", "B00ITEM001", 5)]
 
 

@@ -95,6 +95,20 @@ def test_files_that_disagree_on_the_type_of_an_id_are_joined_as_text(tmp_path: P
     assert as_lists(read_log(tmp_path)) == {1: ["5", "6", "5", "B"], 2: ["5", "B"]}
 
 
+@pytest.mark.parametrize("other", [pl.Int64, pl.Int32, pl.String])
+def test_an_id_is_one_whether_a_file_has_it_as_a_whole_number_or_as_a_float(tmp_path: Path, other: type) -> None:
+    whole = {"user": pl.Series([7, 7, 8]).cast(other), "item": [1, 2, 1], "time": [1, 2, 3]}
+    with_a_gap = {"user": [7.0, 8.0, None], "item": [1, 2, 1], "time": [4, 5, 6]}
+    for name, rows in (("1.parquet", whole), ("2.parquet", with_a_gap)):
+        pl.DataFrame(rows).write_parquet(tmp_path / name)
+    log = read_log(tmp_path, drop_nulls=True)
+    assert log.user_ids.tolist() == (["7", "8"] if other is pl.String else [7, 8])
+    assert log.lengths.tolist() == [3, 2]
+    pl.DataFrame(with_a_gap | {"user": [7.5, 8.0, None]}).write_parquet(tmp_path / "2.parquet")
+    with pytest.raises(InputError, match=r"user column of .*2.parquet holds 7.5: an id is a whole number or text"):
+        read_log(tmp_path, drop_nulls=True)
+
+
 def test_ids_keep_their_type_and_leading_zeros_and_sort_by_value(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("user,item,time\n10,007,1\n9,7,1\n10,7,2\n")
     log = read_log(tmp_path / "log.csv")

@@ -1,5 +1,9 @@
 """What the experts know of a log's partitions is what they know of the log."""
 
+from pathlib import Path
+from shutil import rmtree
+from threading import Event, Thread
+
 import numpy as np
 import pytest
 
@@ -13,6 +17,7 @@ from prism.recommend.model.experts import fit_experts, partitions, popular, tabl
 from prism.recommend.model.experts.rows import named_arrays
 from prism.recommend.model.experts.tables import ExpertTables
 from prism.recommend.model.experts.training import Folds, TrainingFeatures
+from prism.recommend.runs import expert_files
 from prism.recommend.runs.expert_files import KINDS, TOGETHER, keep_tables, read_tables
 
 PARTS = 7
@@ -110,3 +115,24 @@ def test_they_are_made_once_and_a_changed_file_is_told(prepared: Prepared) -> No
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(InputError, match="shares is not what was written"):
         read_tables(prepared)
+
+
+def test_of_two_that_want_tables_one_makes_them_and_the_other_waits(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    waits, make = Event(), expert_files._make
+
+    def slowly(prepared: Prepared, part: Path, say: object) -> None:
+        made.append(part)
+        second.start()
+        waits.wait(5)
+        make(prepared, part, lambda line: None)
+
+    second = Thread(target=lambda: keep_tables(prepared, lambda line: waits.set() if "waiting" in line else None))
+    monkeypatch.setattr(expert_files, "_make", slowly)
+    rmtree(prepared.folder / "experts", ignore_errors=True)
+    keep_tables(prepared)
+    second.join()
+    assert waits.is_set()
+    assert len(made) == 1

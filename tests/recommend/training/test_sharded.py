@@ -34,13 +34,13 @@ def losses(out: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in read_journal(out / "log.jsonl") if "loss" in line}
 
 
-@pytest.mark.parametrize("loss", ["softmax", "sampled"])
+@pytest.mark.parametrize(("loss", "focus"), [("softmax", None), ("sampled", None), ("sampled", 0.5)])
 def test_one_process_with_a_divided_table_has_the_loss_and_gradients_of_a_whole_one(
-    data: Path, loss: str, monkeypatch: pytest.MonkeyPatch
+    data: Path, loss: str, focus: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ShardedTask, "_draw", StreamTask._draw)  # the same draws: a shard has draws of its own
     prepared = Prepared.open(data)
-    config = replace(CONFIG, objective=ObjectiveConfig(loss=loss, negatives=16, shared=4))
+    config = replace(CONFIG, objective=ObjectiveConfig(loss=loss, focus=focus, negatives=16, shared=4))
     split = sample(prepared, 100)
     model = build_sharded(config, split.train.n_items, None)
     plain = Recommender._untrained(split, config)
@@ -111,6 +111,9 @@ def test_that_a_divided_table_has_no_experts_is_said_in_one_line(
 def test_what_a_divided_table_cannot_have_is_refused(data: Path) -> None:
     with pytest.raises(InputError, match="item_bias"):
         build_sharded(replace(CONFIG, item_bias=True), 10, None)
+    config = replace(CONFIG, objective=ObjectiveConfig(loss="softmax", focus=0.5))
+    with pytest.raises(InputError, match=r"focus is 0\.5: a divided item table has it with loss sampled"):
+        fit_streamed(Prepared.open(data), config, None, progress=False, device="cpu", workers=0, shard_items=True)
     config = replace(CONFIG, train=replace(CONFIG.train, epochs=0))
     with pytest.raises(InputError, match="epochs must be given"):
         fit_streamed(Prepared.open(data), config, None, progress=False, device="cpu", shard_items=True)

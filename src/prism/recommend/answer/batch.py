@@ -92,6 +92,7 @@ def write_partition(job: BatchJob, number: int) -> Done:
             rows = pl.scan_parquet(path).select(pl.len()).collect().item()
             return Done(number, rows, len(users), 0)
     frame = _frame(made, users, kept, path, job).with_columns(cs.by_dtype(pl.Null).cast(pl.String))  # of nobody
+    path.with_suffix(".json").unlink(missing_ok=True)  # it says what the rows are of, and they are another's now
     storage.write_frame(path, frame)
     table = pl.DataFrame({"user": id_column(log.user_ids[users]), "digest": digests})
     storage.write_frame(path.with_suffix(".users.parquet"), table)

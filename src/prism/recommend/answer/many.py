@@ -1,5 +1,7 @@
 """Recommendations for many users at once, in blocks of them."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import polars as pl
 from jaxtyping import Bool
@@ -30,3 +32,10 @@ def best_of_users(
         scores, codes = best(scorer(blanked, part), mask, part.removed(blanked) if exclude_seen else None, k)
         parts.append((part.users, scores.cpu().numpy(), codes.cpu().numpy()))
     return ranking_frame(log, *(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
+
+
+def best_of_all(
+    logs: Iterable[Log], scorer: Scorer, k: int, exclude_seen: bool, mask: Bool[Tensor, " I"]
+) -> pl.DataFrame:
+    """The same of every user of several logs, of which one is in memory at a time."""
+    return pl.concat(best_of_users(log, scorer, np.arange(log.n_users), k, exclude_seen, mask, None) for log in logs)

@@ -78,6 +78,7 @@ def update(
     if events is None and items is None:
         raise InputError("nothing to learn from: give --events NEW, --items TABLE, or both")
     before = Recommender.load(run, device=device)
+    before.refuse_sample("update")
     merged = _merged(before, events, items, columns)
     target = out or _free(run.with_name(f"{run.name}-updated"))
     _, change = learn(before, merged, target, epochs=epochs, lr=lr, device=device)

@@ -112,7 +112,8 @@ def recommend(
         recommender = recommender.with_events(events)
     if all is not None:
         rows = recommender.recommend_all(all, **options)
-        print(f"{rows:,} rows for {recommender.log.n_users:,} users in {all}; {where}")
+        users = recommender.log.n_users if recommender.prepared is None else recommender.prepared.manifest.users
+        print(f"{rows:,} rows for {users:,} users in {all}; {where}")
         return
     show_items("recommendations", recommender.recommend(user, history=history, **options), caption=where)
 

@@ -1,6 +1,7 @@
 """A column of times, in whatever form, as seconds since 1970 and a finer integer that keeps the order."""
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,9 +47,10 @@ def seconds(moment: Moment) -> int:
         moment = moment.astype("datetime64[us]").item() if isinstance(moment, np.datetime64) else moment.item()
     if isinstance(moment, dt.date) and not isinstance(moment, dt.datetime):
         moment = dt.datetime(moment.year, moment.month, moment.day)
-    if isinstance(moment, dt.datetime):
+    if isinstance(moment, dt.datetime) and moment == moment:  # pandas' NaT is a datetime, and not itself
         moment = (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
-    if isinstance(moment, bool) or not isinstance(moment, int | float) or not np.isfinite(moment):
+    infinite = isinstance(moment, float) and not math.isfinite(moment)
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or infinite:
         raise InputError(f"time {moment!r} is not a time: give seconds since 1970, or a datetime")
     if abs(moment) >= UNITS[0][0]:
         raise InputError(f"time {moment!r} is not in seconds since 1970, as it should be: divide milliseconds by 1000")
@@ -65,7 +67,10 @@ def seconds_of(moments: Sequence[Moment] | Ints) -> Ints:
 
 
 def read_times(column: pl.Series, where: str, form: str | None = None) -> tuple[Ints, Ints, str]:
-    """(seconds, order, note): the note states the form that was found or given; `where` names the column in errors."""
+    """(seconds, order, note): the note states the form that was found or given; `where` names the column in errors.
+
+    Orders of several columns compare where their notes are the same.
+    """
     kind = column.dtype
     if column.null_count():
         raise InputError(
@@ -107,16 +112,13 @@ def _from_numbers(column: pl.Series, where: str) -> tuple[Ints, Ints, str]:
         many = f"{int(other.sum()):,} of {len(values):,} times are in another unit than the {unit} of most"
         raise InputError(f"{where}: {many}, first in event {first + 1}, {values[first]}; bring them to one unit")
     note = f"time read as {unit} since 1970"
+    ticks = max(scale, 10**6)  # of the order, in a second: one number for 2000 and for 2000.0, which files may mix
+    if sizes.max() * (ticks // scale) >= 2**63:
+        raise InputError(f"{where}: {values[np.argmax(sizes)]} is out of range for a time; {REMEDY}")
     if column.dtype.is_integer():
-        order = values.astype(np.int64)
-        return order // scale, order, note
-    if np.abs(values).max() / scale > 9e12:
-        raise InputError(f"{where}: {float(np.abs(values).max())} is out of range for a time; {REMEDY}")
-    return (
-        np.floor(values / scale).astype(np.int64),
-        np.round(values * (10**6 / scale)).astype(np.int64),
-        note,
-    )
+        whole = values.astype(np.int64)
+        return whole // scale, whole * (ticks // scale), note
+    return np.floor(values / scale).astype(np.int64), np.round(values * (ticks / scale)).astype(np.int64), note
 
 
 def _from_text(column: pl.Series, where: str, form: str | None) -> tuple[Ints, Ints, str]:

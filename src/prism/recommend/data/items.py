@@ -165,6 +165,13 @@ def cell_values(value: Any, words: bool) -> list[str]:
 
 def item_table(source: Any) -> tuple[pl.DataFrame, str]:
     """A file or data frame about items, and what to call it in a message."""
+    frame, where = _table_of(source)
+    if not frame.width:
+        raise InputError(f"{where} has no columns: give one row per item, with its id in the first")
+    return frame, where
+
+
+def _table_of(source: Any) -> tuple[pl.DataFrame, str]:
     if isinstance(source, pl.DataFrame):
         return source, "the table of items"
     if type(source).__module__.partition(".")[0] == "pandas":

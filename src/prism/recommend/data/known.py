@@ -46,7 +46,8 @@ def load(
     if known is not None:
         log = _read_known(source, known, reading.folder)
     elif isinstance(source, str | Path) and _is_atomic(Path(source).expanduser()):
-        log = readers.recbole(Place(Path(source).expanduser()), Path(source).stem)
+        place = Place(Path(source).expanduser())
+        log = readers.recbole(place, Path(source).stem, reading, later=later, usual=usual)
     else:
         if isinstance(source, str) and _is_bare_name(source):
             raise InputError(f"{source!r} is neither a file nor a known data set: {suggest(source, KNOWN)}")

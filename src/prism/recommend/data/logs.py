@@ -51,7 +51,8 @@ def read_log(
     `with_item_table`). With `later`, these are events that came after others: one will do. `drop_nulls` leaves out
     events without a user, item or time; `time_format` is the form of times in text, e.g. %d/%m/%Y %H:%M. `item_name` is
     the column of `items` that is shown. With time="none" there are no times: events are in the order of the source, and
-    leave-one-out divides them. `usual` is a log's `columns`: those names are tried before common ones.
+    leave-one-out divides them. `usual` is a log's `columns`: those names are tried before common ones, and after a
+    log without times come events without.
     """
     events, columns, where, typed = _read(source, {"user": user, "item": item, "time": time}, usual)
     options: dict[str, Any] = {"later": later, "drop_nulls": drop_nulls, "time_format": time_format}
@@ -138,10 +139,25 @@ def _read_files(
         typed |= has_types
         columns = choose_columns(wanted, frame.collect_schema().names(), str(file), usual)
         parts.append(frame.select(**by_role(columns)))
-    for role in ("user", "item", "time"):  # files may disagree on a type: then text serves all
-        if len({part.collect_schema()[role] for part in parts}) > 1:
-            parts = [part.with_columns(pl.col(role).cast(pl.String)) for part in parts]
+    for role in ("user", "item", "time"):  # files may disagree on a type
+        kinds = {part.collect_schema()[role] for part in parts}
+        if len(kinds) > 1:
+            number = role != "time" and are_numbers(kinds)
+            parts = [_cast(part, role, number, str(file)) for part, file in zip(parts, files, strict=True)]
     return collect(pl.concat(parts), where), columns, where, typed
+
+
+def _cast(frame: pl.LazyFrame, role: str, number: bool, where: str) -> pl.LazyFrame:
+    """One column as whole numbers or text; floats among ids are whole numbers first, for 7 is not 7.0 as text."""
+    if role != "time" and frame.collect_schema()[role].is_float():
+        read = collect(frame, where)
+        frame = read.with_columns(whole_numbers(read[role], f"{role} column of {where}").alias(role)).lazy()
+    return frame.with_columns(pl.col(role).cast(pl.Int64 if number else pl.String))
+
+
+def are_numbers(kinds: Iterable[Any]) -> bool:
+    """Whether ids of these types are whole numbers: a gap may have made floats of them, or left nothing."""
+    return all(kind.is_integer() or kind.is_float() or kind == pl.Null for kind in kinds)
 
 
 def by_role(columns: dict[str, str]) -> dict[str, pl.Expr]:
@@ -163,7 +179,7 @@ def choose_columns(
         plain = dict(zip(UNNAMED[len(names)], names, strict=True))
     chosen, missing = {}, []
     for role, column in wanted.items():
-        if role == "time" and column == NO_TIME and column not in names:
+        if role == "time" and _has_none(column, names, usual):
             continue
         if column is not None and column not in names:
             raise InputError(f"{role}={column!r} is not a column of {where} ({listed}); {suggest(column, names)}")
@@ -189,8 +205,24 @@ def choose_columns(
     return chosen
 
 
+def _has_none(time: str | None, names: list[str], usual: Mapping[str, str] | None) -> bool:
+    """Whether there are no times: so it is said, or so the first log was read, whose columns are known."""
+    if time is None:
+        return usual is not None and "user" in usual and "time" not in usual
+    return time == NO_TIME and time not in names
+
+
 def _coded(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     """(codes, ids), the ids in increasing order: numbers by value, then text by its characters."""
+    try:
+        return _coded_as_they_are(column, where, typed)
+    except pl.exceptions.PolarsError:
+        raise InputError(
+            f"{where} has type {column.dtype}, from which no ids can be made: give whole numbers of 64 bits, or text"
+        ) from None
+
+
+def _coded_as_they_are(column: pl.Series, where: str, typed: bool) -> tuple[Codes, Ids]:
     if column.dtype.is_float():
         column = whole_numbers(column, where)
     if column.null_count():
@@ -240,9 +272,14 @@ def whole_numbers(column: pl.Series, where: str) -> pl.Series:
 
 def _sorted_by(users: Codes, order: Ints) -> Ints:
     """The permutation that sorts by user, then time, and leaves ties as they were."""
-    span = int(order.max()) - int(order.min()) + 1
+    first = int(order.min())
+    span = int(order.max()) - first + 1
+    if span < 2**62:
+        order = order - first
+        coarse = next((step for step in (10**6, 10**3) if not (order % step).any()), 1)  # whole seconds, or thousandths
+        order, span = order // coarse, (span - 1) // coarse + 1
     if (int(users.max()) + 1) * span < 2**62:  # one key sorts several times faster than two
-        return np.argsort(users * np.int64(span) + (order - order.min()), kind="stable")
+        return np.argsort(users * np.int64(span) + order, kind="stable")
     return np.lexsort((order, users))
 
 

@@ -27,7 +27,10 @@ class Merged:
 
 
 def merge(log: Log, later: Log) -> Merged:
-    """Both logs' events, each user's in order of time; of equal times the first log's come first."""
+    """Both logs' events, each user's in order of time; of equal times the first log's come first.
+
+    Where neither log has times every later event is new: nothing tells a repeated one from a known one.
+    """
     users, user_ids = _codes(log.user_ids, later.user_ids, log.known_users(later.user_ids.tolist()))
     items, item_ids = _codes(log.item_ids, later.item_ids, log.item_codes(later.item_ids.tolist()))
     events = pl.DataFrame(
@@ -38,9 +41,7 @@ def merge(log: Log, later: Log) -> Merged:
             "new": np.repeat([False, True], [log.n_events, later.n_events]),
         }
     )
-    # the n-th event of one user, item and time is the same event in both logs
-    nth = pl.int_range(pl.len()).over("user", "item", "time", "new").alias("nth")
-    kept = events.with_columns(nth).unique(["user", "item", "time", "nth"], keep="first", maintain_order=True)
+    kept = _distinct(events) if log.times.any() or later.times.any() else events
     kept = kept.sort("user", "time", maintain_order=True)
     counts = np.bincount(kept["user"].to_numpy(), minlength=len(user_ids))
     merged = Log(
@@ -56,6 +57,12 @@ def merge(log: Log, later: Log) -> Merged:
         columns={**later.columns, **log.columns},
     )
     return Merged(log=merged, new=kept["new"].to_numpy(), known=events.height - kept.height)
+
+
+def _distinct(events: pl.DataFrame) -> pl.DataFrame:
+    """Without later events that the first log has: the n-th of one user, item and time is the same event in both."""
+    nth = pl.int_range(pl.len()).over("user", "item", "time", "new").alias("nth")
+    return events.with_columns(nth).unique(["user", "item", "time", "nth"], keep="first", maintain_order=True)
 
 
 def items_alone(source: Any, *, item: str | None = None, usual: Mapping[str, str] | None = None) -> Log:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from prism.recommend.data.items import with_items
 from prism.recommend.data.log import Log
 from prism.recommend.data.logs import build_log, by_role, choose_columns, read_log
 from prism.recommend.data.places import Place
+from prism.recommend.data.reading import COLUMNS, Columns
 
 SHIPPED = Path(__file__).with_name("online_retail")
-COLUMNS = {"user": "user", "item": "item", "time": "timestamp"}
+NAMES = {"user": "user", "item": "item", "time": "timestamp"}
 
 
 def online_retail() -> Log:
@@ -40,8 +42,8 @@ def movielens(place: Place, name: str) -> Log:
             frame = pl.read_csv(content, separator="\t", has_header=False, infer_schema=False)[:, [0, 1, 3]]
     except (pl.exceptions.PolarsError, IndexError) as error:
         raise InputError(f"{where} is not a MovieLens ratings file: {str(error).splitlines()[0]}") from None
-    frame.columns = list(COLUMNS)
-    return _with_films(build_log(frame, COLUMNS, where, name=name), place)
+    frame.columns = list(NAMES)
+    return _with_films(build_log(frame, NAMES, where, name=name), place)
 
 
 def _with_films(log: Log, place: Place) -> Log:
@@ -65,14 +67,30 @@ def _with_films(log: Log, place: Place) -> Log:
     return with_items(log, ids, name=list(names), genres=[row[2] for row in rows])
 
 
-def recbole(place: Place, name: str) -> Log:
+def recbole(
+    place: Place,
+    name: str,
+    reading: Columns = COLUMNS,
+    *,
+    later: bool = False,
+    usual: Mapping[str, str] | None = None,
+) -> Log:
     """RecBole's atomic files: `.inter` with `field:type` headers, and names from `.item` if there is one."""
     found = place.names("*.inter")
     if not found:
         raise InputError(f"{place.path} holds no .inter file: is it a folder of RecBole atomic files?")
     frame = _atomic(place, found[0])
-    columns = choose_columns(dict.fromkeys(COLUMNS), frame.columns, f"{found[0]} of {place.path}")
-    log = build_log(frame.select(**by_role(columns)), columns, str(place.path), name=name)
+    wanted = {"user": reading.user, "item": reading.item, "time": reading.time}
+    columns = choose_columns(wanted, frame.columns, f"{found[0]} of {place.path}", usual)
+    log = build_log(
+        frame.select(**by_role(columns)),
+        columns,
+        str(place.path),
+        name=name,
+        later=later,
+        drop_nulls=reading.drop_nulls,
+        time_format=reading.time_format,
+    )
     tables = place.names("*.item")
     if not tables and place.path.is_file():
         place, tables = Place(place.path.parent), [place.path.with_suffix(".item").name]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism.errors import InputError
-from prism.files import checksum, whole_folder, write_whole
+from prism.files import checksum, in_turn, whole_folder, write_whole
 from prism.recommend.data.log import Log
 from prism.recommend.data.prepared.manifest import Prepared
 from prism.recommend.model.experts import partitions, popular, regression, rows, tables
@@ -38,12 +38,15 @@ TOGETHER, PAIR = "together", "pair"
 
 
 def keep_tables(prepared: Prepared, say: Callable[[str], None] = lambda line: None) -> None:
-    """Makes them, unless they are there."""
+    """Makes them, unless they are there; where another process makes them, waits for it."""
     folder = prepared.folder / FOLDER
-    if _about(folder).get("made_from") == _made_from(prepared):
+    if _kept(folder, prepared):  # without a lock: the folder may be one that is only read
         return
-    with whole_folder(folder) as part:
-        _make(prepared, part, say)
+    with in_turn(folder, say):
+        if _kept(folder, prepared):
+            return
+        with whole_folder(folder) as part:
+            _make(prepared, part, say)
 
 
 def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
@@ -60,6 +63,10 @@ def read_tables(prepared: Prepared) -> tuple[ExpertTables, Folds]:
 
     whole = table(0, lately)
     return whole, Folds.joined(whole, [table(g, lately[:0]) for g in range(1, 1 + FOLDS)])  # no periods of their own
+
+
+def _kept(folder: Path, prepared: Prepared) -> bool:
+    return bool(_about(folder).get("made_from") == _made_from(prepared))
 
 
 def _make(prepared: Prepared, part: Path, say: Callable[[str], None]) -> None:

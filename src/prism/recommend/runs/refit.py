@@ -26,6 +26,7 @@ def refit(run: Path, out: Path, *, progress: bool = True, device: str | None = N
     The learning rate's cosine spans those epochs: it ends where training does.
     """
     before = Recommender.load(run, device="cpu")
+    before.refuse_sample("refit")
     if before.split.protocol == "all":
         raise InputError(f"{run} was trained on every event already: there is no validation to learn its length from")
     epochs = best_epochs(run)

@@ -22,6 +22,7 @@ def load_streamed(cls: type[Made], folder: Path, place: torch.device) -> Made:
     """A run of `fit_streamed` with its sample of users, from the prepared log where that lies."""
     config, prepared = storage.read_config(folder), prepared_of(folder)
     made = cls._untrained(sample(prepared, config.batching.valid_queries), config)
+    made.prepared = prepared
     load_best(made.model, folder)
     gates = made.model.gates
     if gates is not None:

@@ -64,6 +64,7 @@ def fit_streamed(
         made = Recommender(build_sharded(config, about.candidates, _processes(place)), split, config)
     else:
         made = Recommender._untrained(split, config)
+    made.prepared = prepared
     folds = _fit_experts(made, prepared, place, say=print if progress else lambda line: None)
     kind = ShardedTask if shard_items else StreamTask
     task = made.task(kind, prepared=prepared, stream=stream, folds=folds)

@@ -50,15 +50,23 @@ class ShardedTask(StreamTask):
         """The sum over this process's events, and how many there are."""
         targets = batch.targets
         if self.objective.loss == "sampled":
-            return -self.sampled_log_likelihoods(model, batch).sum(), len(targets)
-        if self.objective.loss != "softmax":
-            raise InputError(f"loss is {self.objective.loss!r}: a divided item table takes softmax or sampled")
+            return super().loss(model, batch)
+        self._check_exact()
         bare = cast(RecommenderModel, getattr(model, "module", model))
         tokens = batch.events.items
         small = compact(tokens, tokens, tokens[:0], bare.start)
         x = model(batch.events._replace(items=small.tokens), batch.packing, small.used).x
         table = cast(ShardedTable, bare.embedding)
         return sharded_softmax_loss(x, table.weight, targets, table.rows, bare.items), len(targets)
+
+    def _check_exact(self) -> None:
+        config = self.objective
+        if config.loss != "softmax":
+            raise InputError(f"loss is {config.loss!r}: a divided item table takes softmax or sampled")
+        if config.focus:
+            raise InputError(
+                f"focus is {config.focus!r}: a divided item table has it with loss sampled; give that, or leave it out"
+            )
 
     def _draw(self, model: nn.Module, batch: Batch) -> Drawn:
         rows = cast(ShardedTable, getattr(model, "module", model).embedding).rows

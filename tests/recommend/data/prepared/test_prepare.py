@@ -83,6 +83,31 @@ def test_events_of_equal_time_keep_the_order_of_the_files(tmp_path: Path) -> Non
         assert items == [f"i{n}" for n in range(code, 100, 2)]
 
 
+@pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
+def test_whole_and_fractional_times_of_several_files_are_in_one_order(tmp_path: Path, scale: int) -> None:
+    whole = {"user": [1, 1, 2, 2], "item": [1, 2, 1, 3], "time": [(10**9 + n) * scale for n in (20, 30, 25, 9)]}
+    broken = {"user": [1, 1, 2, 2], "item": [3, 4, 2, 4], "time": [(1e9 + n) * scale for n in (10.5, 15.5, 22.2, 17.2)]}
+    files = [str(tmp_path / name) for name in ("whole.csv", "broken.csv")]
+    for file, rows in zip(files, (whole, broken), strict=True):
+        pl.DataFrame(rows).write_csv(file)
+    made, log = prepare_log(files, tmp_path / "out", partitions=1).read(0), read_log(files)
+    assert (np.diff(made.times)[np.diff(made.users) == 0] >= 0).all()
+    assert np.array_equal(made.item_ids[made.items], log.item_ids[log.items])
+    assert np.array_equal(made.times, log.times)
+
+
+@pytest.mark.parametrize("other", [pl.Int64, pl.String])
+def test_an_id_is_one_whether_a_file_has_it_as_a_whole_number_or_as_a_float(tmp_path: Path, other: type) -> None:
+    whole = {"user": pl.Series([7, 7, 8]).cast(other), "item": [1, 2, 1], "time": [1, 2, 3]}
+    with_a_gap = {"user": [7.0, 8.0, None], "item": [1, 2, 1], "time": [4, 5, 6]}
+    files = [str(tmp_path / name) for name in ("1.parquet", "2.parquet")]
+    for file, rows in zip(files, (whole, with_a_gap), strict=True):
+        pl.DataFrame(rows).write_parquet(file)
+    log = prepare_log(files, tmp_path / "out", partitions=1, drop_nulls=True).read(0)
+    assert log.user_ids.tolist() == (["7", "8"] if other is pl.String else [7, 8])
+    assert log.lengths.tolist() == [3, 2]
+
+
 def test_ids_of_text_files_are_numbers_where_all_are(tmp_path: Path) -> None:
     for name, user in (("a", "7"), ("b", "007")):
         (tmp_path / f"{name}.csv").write_text(
@@ -167,6 +192,22 @@ def _fail_after(monkeypatch: pytest.MonkeyPatch, place: type, name: str, calls: 
     monkeypatch.setattr(place, name, failing)
 
 
+@pytest.mark.parametrize("torn", [60, 1])
+def test_a_preparation_that_was_stopped_within_a_line_goes_on_and_can_be_stopped_again(
+    torn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = three_files(tmp_path)
+    whole = prepare_log(files, tmp_path / "whole", partitions=6)
+    listed = tmp_path / "out" / ".prepare" / "parts.jsonl"
+    for done in (3, 5):
+        _fail_after(monkeypatch, deal.Sorter, "_count", done)
+        with pytest.raises(RuntimeError, match="stopped"):
+            prepare_log(files, tmp_path / "out", partitions=6)
+        monkeypatch.undo()
+        os.truncate(listed, listed.stat().st_size - torn)
+    assert prepare_log(files, tmp_path / "out", partitions=6).manifest.parts == whole.manifest.parts
+
+
 def test_a_spill_that_lost_its_end_is_dealt_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = three_files(tmp_path)
     whole = prepare_log(files, tmp_path / "whole", partitions=4)
@@ -209,6 +250,14 @@ def test_a_folder_of_another_log_or_version_is_refused(tmp_path: Path) -> None:
     manifest.write_text("[]")
     with pytest.raises(InputError, match="is not of a log that `prism prepare` wrote"):
         Prepared.open(tmp_path / "out")
+
+
+def test_a_log_without_times_is_refused_for_it_could_not_be_divided(tmp_path: Path) -> None:
+    frame().drop("time").write_csv(tmp_path / "log.csv")
+    columns = {"user": None, "item": None, "time": "none"}
+    with pytest.raises(InputError, match=r"^time='none': a prepared log is divided by time; name the column of times"):
+        prepare_log([str(tmp_path / "log.csv")], tmp_path / "out", partitions=2, columns=columns)
+    assert not (tmp_path / "out").exists()
 
 
 def test_files_that_tell_time_in_two_ways_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import polars as pl
 import polars.selectors as cs
 
 from prism.errors import InputError
-from prism.recommend.data.logs import by_role, choose_columns, whole_numbers
+from prism.recommend.data.logs import NO_TIME, are_numbers, by_role, choose_columns, whole_numbers
 from prism.recommend.data.sources import NULLS, Table, files_of, scan
 
 # Rows of a chunk.
@@ -23,6 +23,8 @@ class Source:
     name: str
     frame: pl.LazyFrame
     columns: dict[str, str]
+    numbers: dict[str, bool]
+    """Of user and item, whether all files have numbers; else ids are text."""
 
     def chunks(self, skip: int, *, drop_nulls: bool) -> Iterator[tuple[pl.DataFrame, int]]:
         """(events, rows read so far) chunk by chunk, in the order of the file, after the first `skip` rows."""
@@ -35,11 +37,14 @@ class Source:
             raise InputError(f"cannot read {self.name}: {str(error).splitlines()[0]}") from None
 
     def _clean(self, chunk: pl.DataFrame, first: int, drop_nulls: bool) -> pl.DataFrame:
-        """Whole numbers where ids came as floats; an event without an id is dropped, or refused."""
+        """Ids in the type of all files, floats as whole numbers; an event without an id is dropped, or refused."""
         for role in ROLES[:2]:
             if chunk[role].dtype.is_float():
                 place = f"{role} column {self.columns[role]!r} of {self.name}"
                 chunk = chunk.with_columns(whole_numbers(chunk[role], place).alias(role))
+        chunk = chunk.with_columns(
+            pl.col(role).cast(pl.Int64 if number else pl.String) for role, number in self.numbers.items()
+        )
         if drop_nulls:
             return chunk.with_columns(cs.float().fill_nan(None)).drop_nulls()
         for role in ROLES[:2]:
@@ -61,17 +66,20 @@ def open_sources(logs: Sequence[str], wanted: dict[str, str | None]) -> tuple[li
         else:
             found += [(str(file), scan(file)) for file in files_of(log)]
     columns = [choose_columns(wanted, table.frame.collect_schema().names(), name) for name, table in found]
+    if any("time" not in own for own in columns):
+        raise InputError(
+            f"time={NO_TIME!r}: a prepared log is divided by time; name the column of times, or give the log to "
+            "`prism fit` as it is"
+        )
     frames = [table.frame.select(**by_role(own)) for (_, table), own in zip(found, columns, strict=True)]
-    for role in ROLES:  # files may disagree on a type: then text serves all
-        kinds = {frame.collect_schema()[role] for frame in frames}
-        if len(kinds) > 1 and not all(kind.is_integer() for kind in kinds):
-            frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
-        elif all(kind.is_integer() for kind in kinds):
-            frames = [frame.with_columns(pl.col(role).cast(pl.Int64)) for frame in frames]
-        elif role != "time" and not all(kind == pl.String or kind.is_float() for kind in kinds):
-            frames = [frame.with_columns(pl.col(role).cast(pl.String)) for frame in frames]
+    schemas = [frame.collect_schema() for frame in frames]
+    numbers = {role: are_numbers(schema[role] for schema in schemas) for role in ROLES[:2]}
+    times = {schema["time"] for schema in schemas}
+    if len(times) > 1:  # files may disagree on a type: then text serves all
+        kind = pl.Int64 if all(kind.is_integer() for kind in times) else pl.String
+        frames = [frame.with_columns(pl.col("time").cast(kind)) for frame in frames]
     sources = [
-        Source(name=name, frame=frame, columns=own)
+        Source(name=name, frame=frame, columns=own, numbers=numbers)
         for (name, _), frame, own in zip(found, frames, columns, strict=True)
     ]
     return sources, any(table.typed for _, table in found)

@@ -123,8 +123,7 @@ class Sorter:
     def __init__(self, out: Path, work: Path, items: int, first_cutoff: int):
         self.out, self.cutoff, self.listed = out, first_cutoff, work / "parts.jsonl"
         self.events, self.trained = np.zeros(items, dtype=np.int64), np.zeros(items, dtype=np.int64)
-        lines = self.listed.read_text(encoding="utf-8").splitlines() if self.listed.exists() else []
-        self.known = [Part(**json.loads(line)) for line in lines if line.endswith("}")]
+        self.known = _known(self.listed)
         self.parts: list[Part] = []
         self.lengths: list[pl.DataFrame] = []
 
@@ -153,7 +152,7 @@ class Sorter:
         )
         self.parts.append(part)
         if number >= len(self.known):
-            with self.listed.open("a", encoding="utf-8") as file:
+            with writing(self.listed), self.listed.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(vars(part)) + "\n")
 
     def _found(self, number: int, path: Path) -> bytes | None:
@@ -174,3 +173,20 @@ class Sorter:
     def items(self, ids: pl.DataFrame) -> pl.DataFrame:
         counted: dict[str, Ints] = {"events": self.events, "trained": self.trained}
         return ids.with_columns(**{name: pl.Series(values) for name, values in counted.items()})
+
+
+def _known(listed: Path) -> list[Part]:
+    """The partitions that a file lists; from the first broken line on, which a stop left, they are cut off."""
+    found: list[Part] = []
+    lines = listed.read_bytes().splitlines(keepends=True) if listed.exists() else []
+    for line in lines:
+        try:
+            part = Part(**json.loads(line))
+        except (ValueError, TypeError):
+            break
+        if not line.endswith(b"\n"):
+            break
+        found.append(part)
+    if len(found) < len(lines):
+        write_whole(listed, b"".join(lines[: len(found)]))
+    return found

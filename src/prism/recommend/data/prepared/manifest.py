@@ -11,6 +11,7 @@ have training events: the candidates.
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -23,6 +24,7 @@ import polars as pl
 from prism.errors import InputError
 from prism.recommend.data.log import Codes, Ids, Ints, Log
 from prism.recommend.data.splits import Split, queries_of
+from prism.recommend.partition import partition
 
 FORMAT, VERSION, MANIFEST, ITEMS, LENGTHS = "prism-log", 1, "manifest.json", "items.parquet", "lengths.parquet"
 
@@ -159,6 +161,21 @@ class Prepared:
             item_ids=self.item_ids,
             name=f"{self.manifest.name}/{part.file}",
         )
+
+    def events_of(self, users: Sequence[object]) -> Log:
+        """A log of some users alone, read from their partitions; one that is unknown is an error."""
+        asked: dict[int, list[object]] = {}
+        for user in users:
+            asked.setdefault(partition(user, len(self)), []).append(user)
+        logs = []
+        for number, some in asked.items():
+            log = self.read(number)
+            codes = log.known_users(some)
+            if (codes < 0).any():
+                user = some[int(np.argmax(codes < 0))]
+                raise InputError(f"user {user!r} is not in {self.folder}; for someone new, give a history of items")
+            logs.append(log.recoded(users=np.unique(codes).astype(np.int64), items=np.arange(log.n_items)))
+        return joined(logs, self.manifest.name)
 
     def split(self, numbers: list[int], *, targets: str = "all") -> Split:
         """Some partitions as one divided log, by the cut-offs and candidates of the whole."""
