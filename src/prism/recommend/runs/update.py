@@ -82,6 +82,7 @@ def update(
         device: Where to train; None: a GPU where there is one.
     """
     at_least("epochs", epochs, 1)
+    before.refuse_sample("update")
     if before.baseline is not None:
         name = before.baseline.name
         raise InputError(f"baseline {name} is not trained: update the run, then export it with --baseline {name}")
