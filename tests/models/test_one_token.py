@@ -1,5 +1,6 @@
 """One token through the whole stack in one compiled call: what the blocks compute one after the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -43,7 +44,7 @@ def decode(made: Backbone, x: torch.Tensor, *, compiled: bool) -> tuple[torch.Te
 
 
 def check(made: Backbone, rtol: float) -> None:
-    assert OneToken.fits(list(made.blocks))
+    assert OneToken.fits(list(made.blocks), made.norm)
     x = torch.randn(9, 4, 12, dtype=next(made.parameters()).dtype)
     with torch.no_grad():
         (ours, state), (theirs, wanted) = decode(made, x, compiled=True), decode(made, x, compiled=False)
@@ -73,7 +74,7 @@ def test_without_a_swiglu_and_in_single_precision_too(mixer: str) -> None:
 @pytest.mark.parametrize("mixer", ["mamba2", "deltanet", "attention"])
 def test_other_mixers_go_block_by_block(mixer: str) -> None:
     made = stack(mixer)
-    assert not OneToken.fits(list(made.blocks))
+    assert not OneToken.fits(list(made.blocks), made.norm)
     x = torch.randn(5, 2, 12, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
@@ -85,7 +86,8 @@ OTHERS += [{name: value} for name, value in LITERAL.items() if name != "solver_r
 
 @pytest.mark.parametrize("options", OTHERS, ids=str)
 def test_choices_that_the_compiled_call_does_not_have_go_block_by_block(options: dict[str, object]) -> None:
-    assert not OneToken.fits(list(stack("prism", **options).blocks))
+    made = stack("prism", **options)
+    assert not OneToken.fits(list(made.blocks), made.norm)
 
 
 def test_how_a_layer_starts_is_no_choice_of_the_call() -> None:
@@ -95,7 +97,7 @@ def test_how_a_layer_starts_is_no_choice_of_the_call() -> None:
 def test_a_hybrid_of_two_mixers_goes_block_by_block() -> None:
     mixers = (mixer_config("prism", heads=2), mixer_config("gated-deltanet", heads=2))
     made = replace(BackboneConfig(dim=12, layers=2), mixer=mixers).build()
-    assert not OneToken.fits(list(made.blocks))
+    assert not OneToken.fits(list(made.blocks), made.norm)
 
 
 def test_the_state_that_is_given_stays_as_it_was() -> None:
@@ -118,6 +120,78 @@ def test_weights_that_change_are_packed_again() -> None:
         torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
         made.load_state_dict(stack("prism").state_dict())
         torch.testing.assert_close(decode(made, x, compiled=True)[0], decode(made, x, compiled=False)[0])
+
+
+class Adapted(torch.nn.Module):
+    """A map with something beside it, and the map's weight under the map's name, as adapters have it."""
+
+    def __init__(self, base: torch.nn.Linear):
+        super().__init__()
+        self.base = base
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.base.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + x.mean(-1, keepdim=True)
+
+
+def adapt(made: Backbone) -> None:
+    made.blocks[1].mixer.out = Adapted(made.blocks[1].mixer.out)
+
+
+def replace_weight(made: Backbone) -> None:
+    made.blocks[0].mixer.out.weight = torch.nn.Parameter(2 * made.blocks[0].mixer.out.weight)
+
+
+def assign(made: Backbone) -> None:
+    made.load_state_dict({name: 2 * value for name, value in made.state_dict().items()}, assign=True)
+
+
+def hook(made: Backbone) -> None:
+    made.blocks[2].ffn.out.register_forward_hook(lambda module, given, y: 2 * y)
+
+
+def own_forward(made: Backbone) -> None:
+    made.norm.forward = lambda x: 3 * x
+
+
+@pytest.mark.parametrize("change", [adapt, replace_weight, assign, hook, own_forward])
+@pytest.mark.parametrize("mixer", ["prism", "gated-deltanet"])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_modules_that_are_replaced_or_hooked_count(
+    mixer: str, change: Callable[[Backbone], None], stepped: bool
+) -> None:
+    made = stack(mixer, ffn=20)
+    x = torch.randn(3, 2, 12, dtype=torch.float64)
+    with torch.no_grad():
+        before = decode(made, x, compiled=stepped)[0]
+        change(made)
+        ours = decode(made, x, compiled=True)[0]
+        torch.testing.assert_close(ours, decode(made, x, compiled=False)[0])
+    assert not torch.allclose(ours, before)
+
+
+def test_weights_given_for_a_call_count() -> None:
+    made = stack("prism")
+    x = torch.randn(2, 12, dtype=torch.float64)
+    other = {name: 2 * value for name, value in made.state_dict().items()}
+    with torch.no_grad():
+        before, _ = made.step(x)
+        ours, _ = torch.func.functional_call(_Steps(made), {f"made.{name}": value for name, value in other.items()}, x)
+        torch.testing.assert_close(made.step(x)[0], before)
+        made.load_state_dict(other)
+        torch.testing.assert_close(ours, made.step_by_blocks(x)[0])
+
+
+class _Steps(torch.nn.Module):
+    def __init__(self, made: Backbone):
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+        return self.made.step(x)
 
 
 def test_a_fused_optimiser_of_anyones_is_noticed_by_its_training() -> None:

@@ -162,7 +162,7 @@ class Backbone(nn.Module):
         blocks = cast("list[Block]", list(self.blocks))
         packed = self._packed
         if packed is None or not packed.fresh():
-            packed = self._packed = OneToken(blocks, self.norm) if OneToken.fits(blocks) else None
+            packed = self._packed = OneToken(blocks, self.norm) if OneToken.fits(blocks, self.norm) else None
         return packed if packed is not None and packed.usable(x) else None
 
     def _limits(self, cu_seqlens: Limits | None, x: Tensor) -> Packing | Segment | None:

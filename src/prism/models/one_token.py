@@ -7,28 +7,40 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from prism.layers.base.dropout import Dropout
 from prism.layers.base.mixer import State
+from prism.layers.base.parts import DecayRate, GatedRead, ShortConv
 from prism.layers.deltanet import GatedDeltaNet
 from prism.layers.prism import Prism
 from prism.layers.prism.fields import OF_THE_EQUATION, PrismFields
-from prism.models.block import Block
+from prism.models.block import Block, SwiGLU
 from prism.ops.common.backends import compiles
 from prism.ops.common.precision import autocasts
 
 Arrays = tuple[Any, ...]
 # Fields of PRISM that the compiled call knows at their defaults alone.
 FIXED = ("forget", "reflect", *(name for name in OF_THE_EQUATION if not name.endswith("_start")))
+# Modules whose calls the compiled one stands for: of these very classes, as a wrapper of one computes something else.
+PLAIN = frozenset(
+    (Block, SwiGLU, Prism, GatedDeltaNet, ShortConv, GatedRead, DecayRate, Dropout, nn.Linear, nn.RMSNorm, nn.LayerNorm)
+)
 # One array per block: the last inputs of its convolution, and S; the first axis is the sequence.
 StackState = tuple[Arrays, Arrays]
 
 
 class OneToken:
-    """The weights of a stack, packed; they are copied, and `fresh` tells whether the stack's have changed since."""
+    """The weights of a stack, packed; they are copied, and `fresh` tells whether the stack's have changed since.
+
+    Writes through `.data` tell no one: after them the stack is to be put into training mode and back.
+    """
 
     def __init__(self, blocks: Sequence[Block], norm: nn.RMSNorm):
         from prism.ops.cpu import stack
 
-        self._parameters = [*norm.parameters(), *(p for block in blocks for p in block.parameters())]
+        self._modules = _modules(blocks, norm)
+        parts = (own for module in self._modules for own in (module._modules, module._parameters))
+        self._held = [(own, name, part) for own in parts for name, part in own.items()]
+        self._parameters = [p for module in self._modules for p in module.parameters(recurse=False)]
         self._key = versions(self._parameters)
         mixers = [block.mixer for block in blocks]
         self.layers, self._conv = len(blocks), getattr(mixers[0], "conv", None) is not None
@@ -43,7 +55,7 @@ class OneToken:
         self._work = 2 * self.layers * sum(x[0].size for x in packed) + sum(s.size for s in self.empty(1)[1])
 
     @staticmethod
-    def fits(blocks: Sequence[Block]) -> bool:
+    def fits(blocks: Sequence[Block], norm: nn.RMSNorm) -> bool:
         """Whether the compiled call computes what these blocks do: all alike, of a kind that it knows, on the CPU."""
         mixers = [block.mixer for block in blocks]
         alike = {(type(mixer), mixer.config) for mixer in mixers if isinstance(mixer, Prism | GatedDeltaNet)}
@@ -54,12 +66,17 @@ class OneToken:
             and len(alike) == 1
             and weight.device.type == "cpu"
             and weight.dtype in (torch.float32, torch.float64)
+            and all(type(module) in PLAIN and _untouched(module) for module in _modules(blocks, norm))
             and compiles("prism.ops.cpu.delta.backend", weight.dtype)
         )
 
     def fresh(self) -> bool:
-        """Whether the packed weights are still those of the stack."""
-        return self._key == versions(self._parameters)
+        """Whether the packed weights are still those of the stack, and its modules the ones that were packed."""
+        return (
+            all(own.get(name) is part for own, name, part in self._held)
+            and all(map(_untouched, self._modules))
+            and self._key == versions(self._parameters)
+        )
 
     def usable(self, x: Tensor) -> bool:
         """Whether this input can be given to it now."""
@@ -107,6 +124,15 @@ class OneToken:
 
     def _like(self, state: StackState) -> StackState:
         return tuple(np.empty_like(x) for x in state[0]), tuple(np.empty_like(x) for x in state[1])
+
+
+def _modules(blocks: Sequence[Block], norm: nn.RMSNorm) -> list[nn.Module]:
+    return [*norm.modules(), *(module for block in blocks for module in block.modules())]
+
+
+def _untouched(module: nn.Module) -> bool:
+    """Whether a call of the module is what its class says: no hook, no forward of its own."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 def versions(weights: Iterable[Tensor]) -> tuple[Any, ...]:

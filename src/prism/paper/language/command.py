@@ -56,7 +56,7 @@ class Job:
         return self.out / f"{self.name.replace(' ', '-').replace(':', '@')}-seed{self.seed}"
 
     def path(self, out: Path) -> Path:
-        return self.folder.with_suffix(".json")
+        return self.folder.with_name(f"{self.folder.name}.json")  # a name may hold dots
 
     def settings_json(self) -> dict[str, Any]:
         """What must be the same for a result to be this run's."""

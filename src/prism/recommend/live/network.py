@@ -168,6 +168,6 @@ def live_model(recommender: Trained) -> LiveModel:
 def _live_model(recommender: Trained) -> LiveModel:
     backbone = recommender.model.backbone
     blocks = list(backbone.blocks)
-    if backbone.positions is None and OneToken.fits(blocks):  # type: ignore[arg-type]
+    if backbone.positions is None and OneToken.fits(blocks, backbone.norm):  # type: ignore[arg-type]
         return CompiledModel(recommender, OneToken(blocks, backbone.norm))  # type: ignore[arg-type]
     return TensorModel(recommender)
