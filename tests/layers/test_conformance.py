@@ -56,6 +56,14 @@ def test_any_length_keeps_the_shape(mixer: Mixer, length: int) -> None:
     assert all(part.shape[0] == 2 for part in state)
 
 
+@pytest.mark.parametrize("length", [0, 5])
+def test_no_sequence_at_all_is_none_afterwards(mixer: Mixer, length: int) -> None:
+    y, state = mixer(tokens(0, length).requires_grad_())
+    assert y.shape == (0, length, DIM)
+    assert all(part.shape[0] == 0 for part in state)
+    y.sum().backward()
+
+
 def test_no_future_leaks(mixer: Mixer) -> None:
     x = tokens(1, T)
     changed = x.clone()

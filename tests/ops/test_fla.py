@@ -87,6 +87,15 @@ def test_half_precision_operands_with_float32_gates_are_taken_as_they_are() -> N
     assert (o.double() - exact).norm() / exact.norm() < 0.01
 
 
+def test_everything_may_have_half_precision() -> None:
+    q, k, v, g, beta, S = draw()
+    low = [x.bfloat16() for x in (q, k, v, g, beta)]
+    o, _ = chunk_gated_delta_rule(*low, None, S.bfloat16(), use_qk_l2norm_in_kernel=True)
+    wide, start = [x.double() for x in low], S.bfloat16().double()
+    exact, _ = chunk_gated_delta_rule(*wide, None, start, use_qk_l2norm_in_kernel=True)
+    assert (o.double() - exact).norm() / exact.norm() < 0.01
+
+
 def test_the_adapter_differentiates_and_refuses_heads_that_do_not_divide() -> None:
     q, k, v, g, beta, S = (x.requires_grad_() for x in draw(2 * H))
     found = torch.autograd.grad(chunk_gated_delta_rule(q, unit(k), v, g, beta, None, S)[0].square().sum(), (q, v, S))

@@ -11,6 +11,7 @@ pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
 from prism.errors import DivergedError
+from prism.files import only_one
 from prism.lm.hf.model import PrismSequenceForCausalLM
 from prism.lm.recipes import ABLATIONS
 from prism.lm.task import LanguageTask
@@ -148,6 +149,18 @@ def test_any_mixer_stands_beside_the_papers_and_one_that_diverges_has_infinite_p
     assert "inf" in rows["prism:literal"]
     assert "inf" not in rows["prism:forget=all"]
     assert "[" not in rows["prism:forget=all"]
+
+
+def test_names_with_dots_have_files_of_their_own(tmp_path: Path) -> None:
+    shared: dict = {"settings": StudySettings(), "texts": Texts(), "data_dir": None, "out": tmp_path}
+    names = ("prism:strength_bias=3.0", "prism:strength_bias=3.5")
+    jobs = [Job(name=name, seed=seed, **shared) for name in names for seed in (0, 1)]
+    assert len({job.path(tmp_path) for job in jobs}) == 4
+
+
+def test_two_studies_in_one_folder_take_turns_by_refusal(texts: Path, tmp_path: Path) -> None:
+    with only_one(tmp_path / "out"), pytest.raises(SystemExit):
+        language(texts, tmp_path / "out")
 
 
 def test_differences_are_taken_seed_by_seed() -> None:

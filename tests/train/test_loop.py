@@ -19,7 +19,7 @@ from prism.train import checkpoints
 from prism.train.config import TrainConfig
 from prism.train.journal import read_journal
 from prism.train.keeper import load_best
-from prism.train.loop import train
+from prism.train.loop import Loop, train
 from prism.train.optimiser import decays
 
 CONFIG = TrainConfig(epochs=3, lr=0.02, log_steps=2, seed=5)
@@ -149,6 +149,22 @@ def test_the_log_has_a_line_every_few_steps_and_one_an_evaluation(tmp_path: Path
     assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 7, 8, 10, 12, 14, 16, 18, 20, 21]
     assert [line["epoch"] for line in lines if "valid/error" in line] == [1, 2, 3]
     assert all(line["tokens_per_second"] > 0 for line in lines if "loss" in line)
+
+
+def test_an_opening_that_was_told_and_not_kept_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Toy(start="nothing learned yet")
+
+    def killed(loop: Loop) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path, task)
+    with pytest.warns(Note, match="the run starts again"):
+        trained(tmp_path, task)
+    found = [line["step"] for line in read_journal(tmp_path / "log.jsonl") if "valid/error" in line]
+    assert found == sorted(set(found))
 
 
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:

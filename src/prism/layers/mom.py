@@ -104,7 +104,9 @@ class Mixture(Mixer):
         packing = pace.packing if isinstance(pace, Sequences) else None
         lengths = lengths_of(len(x), len(tokens) // max(len(x), 1), None if packing is None else packing.bounds)
         N, sequence = len(lengths), torch.arange(len(lengths), device=x.device)
-        routes = self.route(tokens, sequence.repeat_interleave(torch.tensor(lengths, device=x.device)), N)
+        routes = self.route(
+            tokens, sequence.repeat_interleave(torch.tensor(lengths, dtype=torch.long, device=x.device)), N
+        )
         inner, before = self._visited(state, pace, routes, N)
         rows = tokens.index_select(0, routes.token)
         rows = rows.unsqueeze(0) if isinstance(inner, Sequences) else rows
@@ -133,7 +135,7 @@ class Mixture(Mixer):
         place = routes.place % N, routes.place // N
         if state is None:
             state = tuple(part.new_zeros(N, self.states, *part.shape[1:]) for part in new)
-        return tuple(old.index_put(place, part) for old, part in zip(state, new, strict=True))
+        return tuple(old.index_put(place, part.to(old.dtype)) for old, part in zip(state, new, strict=True))
 
     def _project(self, u: Tensor, counts: list[int]) -> Tensor:
         """The projection of the mixer inside, from the common and the memories' own maps."""

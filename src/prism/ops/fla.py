@@ -42,9 +42,9 @@ def chunk_gated_delta_rule(
         K.repeat_interleave(groups, 2),
         v.to(dtype),
         beta.to(dtype),
-        g,
+        None if g is None else g.to(dtype),
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
-        initial_state=None if initial_state is None else initial_state.mT,
+        initial_state=None if initial_state is None else initial_state.mT.to(dtype),
         output_final_state=output_final_state,
         cu_seqlens=cu_seqlens,
     )

@@ -90,8 +90,9 @@ class Loop:
         if not self.at.finished:
             step.get_help(task.batches)
         main = accelerator.is_main_process
+        evaluates = self.at.batch > 0 or self.at.best is None  # the opening's too, if it was not kept
         self.journal = Journal(
-            out if main else None, step=self.at.step, evaluates=self.at.batch > 0, tensorboard=config.tensorboard
+            out if main else None, step=self.at.step, evaluates=evaluates, tensorboard=config.tensorboard
         )
         self.display = Display(shown=progress and main, epochs=config.epochs)
         self.clock = self.log_clock = time.monotonic()

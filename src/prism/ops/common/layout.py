@@ -36,7 +36,7 @@ class Layout:
 
     def __init__(self, B: int, T: int, bounds: Bounds | None, C: int, device: torch.device):
         lengths = lengths_of(B, T, bounds)
-        longest = max(lengths, default=0)
+        longest = T if bounds is None else max(lengths, default=0)
         self.B, self.T, self.C = B, T, min(C, max(longest, 1))
         self.running = [sum(n > first for n in lengths) for first in range(0, longest, self.C)]
         self.order: Tensor | None = None  # sequences, longest first; None: as they come

@@ -44,7 +44,7 @@ class MiniBatches:
         if self.resumed:  # all sequences in one row, each after as many zeros as it has tokens in its mini-batch
             limits = [0, *torch.tensor(self.ends).cumsum(0).tolist()]
             rows = [torch.arange(b - n, b) for b, n in zip(limits[1:], lengths, strict=True)]
-            self._rows = torch.cat(rows).to(q.device)
+            self._rows = torch.cat(rows or [torch.arange(0)]).to(q.device)
             B, T, bounds = 1, limits[-1], tuple(limits)
         self.layout = layout_of(B, T, bounds, size, q.device)
         order = self.layout.order

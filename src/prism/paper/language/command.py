@@ -30,6 +30,7 @@ from prism.models.matching import count_parameters
 from prism.paper.language.report import LanguageRun, Runs, write_report
 from prism.paper.language.settings import Study, StudySettings, Texts, study_model
 from prism.printed import PARAMETERS
+from prism.train.folder import own_folder
 from prism.train.jobs import run_jobs
 from prism.train.journal import read_journal
 from prism.train.loop import train
@@ -182,6 +183,12 @@ def run_study(names: tuple[str, ...], study: Study) -> Runs:
     if study.data_dir is not None:
         task_files(TASKS, study.data_dir)
         check_harness()
+    with own_folder(out):
+        return _run(names, study, texts)
+
+
+def _run(names: tuple[str, ...], study: Study, texts: Texts) -> Runs:
+    settings, out = study.settings, study.out
     _prepare(texts, settings, out)
     shared = {"settings": settings, "texts": texts, "data_dir": study.data_dir, "out": out}
     jobs = {
