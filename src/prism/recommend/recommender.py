@@ -160,6 +160,7 @@ class Recommender(Trained):
 
     def with_baseline(self, name: str) -> "Recommender":
         """The same log, but a simple baseline answers in place of the model, live too: for where it is ahead."""
+        self.refuse_sample("with_baseline (--baseline)")
         made = copy(self)
         made.__dict__.pop("key", None)  # users' states are another's
         made.baseline, made.experts = fitted_baseline(name, self.split.train), None

@@ -243,7 +243,7 @@ class Trained:
         if self.prepared is not None:
             raise InputError(
                 f"{what} is not for a run on a prepared log ({self.prepared.folder}), of whose users it has a sample: "
-                "`prism prepare` the log with the new events, then `prism fit`"
+                "`prism fit` the log itself, or `prism prepare` it with what is new and `prism fit` that"
             )
 
     @property

@@ -136,13 +136,15 @@ def test_a_run_on_a_prepared_log_answers_for_all_its_users(streamed: Path, tmp_p
 
 def test_what_would_take_the_sample_for_the_log_is_refused(streamed: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("user,item,time\n1,2,2000000000\n")
-    said = "is not for a run on a prepared log .* `prism prepare` the log with the new events, then `prism fit`"
+    said = "is not for a run on a prepared log .* `prism fit` the log itself, or `prism prepare` it with what is new"
     with pytest.raises(InputError, match=f"^refit {said}"):
         refit(streamed, tmp_path / "all", progress=False, device="cpu")
     with pytest.raises(InputError, match=f"^update {said}"):
         update(streamed, events=str(tmp_path / "new.csv"), device="cpu")
     with pytest.raises(InputError, match=rf"^with_events \(--events\) {said}"):
         Recommender.load(streamed, device="cpu").with_events(tmp_path / "new.csv")
+    with pytest.raises(InputError, match=rf"^with_baseline \(--baseline\) {said}"):
+        Recommender.load(streamed, device="cpu").with_baseline("markov")
 
 
 @pytest.mark.parametrize("text", ["3", "4/4", "a/3", "-1/3", "1/"])
