@@ -120,6 +120,25 @@ def test_validation_takes_every_twentieth_document_or_the_end_of_each() -> None:
     assert 0 < len(valid_part) < len(one) / 10
 
 
+@pytest.mark.parametrize("beginning", ["", "A title in words\n"])
+@pytest.mark.parametrize("letters", ["文字没有空格", "ACGT"])
+def test_validation_takes_the_end_of_text_without_spaces_too(letters: str, beginning: str) -> None:
+    one = beginning + letters * 1000
+    parts = split_documents(lambda: [one])
+    (train_part,), (valid_part,) = parts["train"](), parts["valid"]()
+    assert train_part + valid_part == one
+    assert len(valid_part) == len(one) // 20
+
+
+def test_text_in_lines_is_cut_between_two_of_them() -> None:
+    (one,) = ["ACGTACGT\n" * 500]
+    parts = split_documents(lambda: [one])
+    (train_part,), (valid_part,) = parts["train"](), parts["valid"]()
+    assert train_part + valid_part == one
+    assert train_part.endswith("\n")
+    assert 0 < len(valid_part) < len(one) / 10
+
+
 @pytest.mark.slow
 def test_training_without_text_learns_pythons_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)

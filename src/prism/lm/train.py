@@ -37,6 +37,8 @@ from prism.train.settings import check_settings, keep_settings
 EVERY = 20
 # Characters that a tokenizer is trained on at most: more changes its tokens little and takes long.
 TOKENIZER_TEXT = 50_000_000
+# Characters in which a document that is cut should have a space or line break: a word is shorter, Chinese has none.
+WORD = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +173,20 @@ def split_documents(documents: Callable[[], Iterable[str]]) -> dict[str, Callabl
     def part(valid: bool) -> Iterator[str]:
         for n, text in enumerate(documents()):
             if few:
-                cut = text.rfind(" ", 0, len(text) - len(text) // EVERY) + 1
+                cut = _last_twentieth(text)
                 yield text[cut:] if valid else text[:cut]
             elif (n % EVERY == EVERY - 1) == valid:
                 yield text
 
     return {"train": lambda: part(False), "valid": lambda: part(True)}
+
+
+def _last_twentieth(text: str) -> int:
+    """Where it begins: after a space or line break where one is near, else between any two characters."""
+    share = len(text) // EVERY
+    mark = len(text) - share
+    near = range(mark, mark - min(share, WORD), -1)
+    return next((cut for cut in near if text[cut - 1].isspace()), mark)
 
 
 def _parts(text: tuple[Path, ...], valid: tuple[Path, ...], column: str) -> dict[str, Callable[[], Iterator[str]]]:
