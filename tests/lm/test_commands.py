@@ -1,6 +1,7 @@
 """`prism lm`: numbers and text come out; what cannot be used is one line and exit code 2."""
 
 import json
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,18 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     )
     assert "top_p must be in (0, 1]" in refused(capsys, "generate", str(model), "--top-p", "2")
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
+
+
+def test_the_prompt_is_read_from_the_standard_input_and_refused_unless_it_is_text(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO("A text, é".encode())))
+    cli.main(["lm", "generate", str(model), "-", "--tokens", "3"])
+    assert capsys.readouterr().out.startswith("A text, é")
+    # as Python opens it where the locale is not UTF-8's
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"caf\xe9"), encoding="utf-8", errors="surrogateescape"))
+    assert "standard input is not UTF-8 text (byte 3)" in refused(capsys, "generate", str(model), "-")
+    assert "prompt is not UTF-8 text (byte 3)" in refused(capsys, "generate", str(model), "caf\udce9")
 
 
 def test_damaged_models_and_missing_tokenizers_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

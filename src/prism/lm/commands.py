@@ -139,15 +139,26 @@ def generate(
     at_least("temperature", temperature, 0)
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
+    text = _prompt(prompt)
     use_threads(threads)
     lm, loaded = load_language_model(model, tokenizer, device)
-    text = sys.stdin.read() if prompt == "-" else prompt
     torch.manual_seed(seed)
     drawing = temperature > 0 and beams == 1
     options: dict[str, Any] = {"do_sample": drawing, "num_beams": beams, "max_new_tokens": tokens}
     if drawing:
         options |= {"temperature": temperature, "top_p": top_p, "top_k": 0}
     _generate(lm, loaded, text, options)
+
+
+def _prompt(given: str) -> str:
+    """The prompt, or the standard input; what is not UTF-8 text is refused."""
+    piped = given == "-"
+    content = sys.stdin.buffer.read() if piped else given.encode("utf-8", "surrogatepass")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = "standard input" if piped else "prompt"
+        raise InputError(f"the {where} is not UTF-8 text (byte {error.start}): convert it") from None
 
 
 def _generate(lm: nn.Module, tokenizer: Tokenizer, text: str, options: dict[str, Any]) -> None:

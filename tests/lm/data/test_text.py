@@ -13,7 +13,7 @@ from support.refusals import assert_refused
 
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
 from prism.lm.data.shards import INDEX, fingerprint, read_shards, write_shards
 from prism.lm.data.text import python_documents, read_documents
 from prism.lm.data.tokenizer import check_vocabulary, load_tokenizer, train_tokenizer
@@ -185,6 +185,16 @@ def test_line_separators_inside_a_json_string_do_not_end_the_line(tmp_path: Path
     path = tmp_path / "text.jsonl"
     path.write_text("\r\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), newline="")
     assert list(read_documents([path])) == texts
+
+
+def test_half_of_a_surrogate_pair_is_replaced_and_said_once(tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"text": "hi \\ud83d there"}\n{"text": "and \\ude00, but \\ud83d\\ude00"}')
+    with pytest.warns(Note, match=r"text.jsonl has halves of surrogate pairs.*U\+FFFD") as told:
+        texts = [*read_documents([path]), *read_documents([path])]
+    assert len(told) == 1
+    assert texts == ["hi \ufffd there", "and \ufffd, but 😀"] * 2
+    write_shards(texts, tokenizer, tmp_path / "tokens", source="x")
 
 
 def test_tokens_of_a_file_are_held_as_an_array(tmp_path: Path) -> None:

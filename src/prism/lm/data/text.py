@@ -2,17 +2,23 @@
 
 import gzip
 import json
+import re
 import sysconfig
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from prism.errors import InputError, needs, suggest
+from prism.errors import InputError, Note, needs, suggest
 
 PLAIN = {".txt", ".text", ".md", ".rst", ".py", ".tex", ".html"}
 LINES = {".jsonl", ".ndjson", ".json"}
 TABLES = {".parquet", ".pq"}
 # Between documents of a plain file.
 FORM_FEED = "\f"
+# Half of a pair by which JSON writes an emoji: "\\ud83d" alone, where a text was cut, is in no Unicode text.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_documents(paths: Sequence[Path], *, column: str = "text") -> Iterator[str]:
@@ -96,6 +102,19 @@ def _plain(path: Path, column: str) -> Iterator[str]:
 
 
 def _lines(path: Path, column: str) -> Iterator[str]:
+    for number, row in json_lines(path):
+        if not isinstance(row.get(column), str):
+            known = [name for name, value in row.items() if isinstance(value, str)]
+            hint = suggest(column, known) if known else "none of its fields holds text"
+            raise InputError(f"{path} line {number} has no text under {column!r}: {hint}")
+        text = SURROGATE.sub("\N{REPLACEMENT CHARACTER}", row[column])
+        if text != row[column]:
+            _say_replaced(path)
+        yield text
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines with the numbers of their lines; empty lines are left out."""
     # not splitlines(): U+2028 and U+0085 may stand inside a JSON string
     for number, line in enumerate(_text(path).split("\n"), 1):
         if not line.strip():
@@ -108,11 +127,13 @@ def _lines(path: Path, column: str) -> Iterator[str]:
             ) from None
         if not isinstance(row, dict):
             raise InputError(f"{path} line {number} is not a JSON object: one object per line is expected")
-        if not isinstance(row.get(column), str):
-            known = [name for name, value in row.items() if isinstance(value, str)]
-            hint = suggest(column, known) if known else "none of its fields holds text"
-            raise InputError(f"{path} line {number} has no text under {column!r}: {hint}")
-        yield row[column]
+        yield number, row
+
+
+@cache
+def _say_replaced(path: Path) -> None:
+    """Once for each file, however often it is read."""
+    warnings.warn(Note(f"{path} has halves of surrogate pairs, which no text can hold: each is read as U+FFFD"), 2)
 
 
 def _table(path: Path, column: str) -> Iterator[str]:
