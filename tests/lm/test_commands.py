@@ -111,6 +111,14 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
 
 
+@pytest.mark.parametrize("words", [("--batch", "0"), ("--batch", "-3"), ("--limit", "0")])
+def test_counts_below_one_are_refused_before_the_model_is_loaded(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = refused(capsys, "evaluate", str(tmp_path / "none"), "--text", str(tmp_path), *words)
+    assert f"{words[0].strip('-')} must be at least 1, got {words[1]}" in text
+
+
 def test_the_prompt_is_read_from_the_standard_input_and_refused_unless_it_is_text(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

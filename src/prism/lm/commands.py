@@ -60,6 +60,9 @@ def evaluate(
     names = TASKS if tasks == ("all",) or (data_dir is not None and not tasks) else tasks
     if not text and not names:
         raise InputError("nothing to evaluate: give --text FILES, --tasks NAMES or --data-dir FOLDER")
+    at_least("batch", batch, 1)
+    if limit is not None:
+        at_least("limit", limit, 1)
     if names:
         check_tasks(names, data_dir, include)
     use_threads(threads)

@@ -85,6 +85,8 @@ def test_bad_arguments_of_perplexity_are_refused(model, tokenizer) -> None:
         perplexity(model, tokenizer, [])
     with pytest.raises(InputError, match="stride must be from 1 to context = 8, got 9"):
         perplexity(model, tokenizer, TEXTS, context=8, stride=9)
+    with pytest.raises(InputError, match="batch must be at least 1, got 0"):
+        perplexity(model, tokenizer, TEXTS, batch=0)
     small = PrismSequenceForCausalLM(PrismSequenceConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1))
     with pytest.raises(InputError, match="270 tokens but the model's vocabulary is 9"):
         perplexity(small, tokenizer, TEXTS)
