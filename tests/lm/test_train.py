@@ -89,6 +89,28 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     assert "holds no tokenizer that can be read" in capsys.readouterr().err
 
 
+def test_a_run_is_not_written_into_a_folder_of_its_text(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "text.txt").write_text(text.read_text())
+    monkeypatch.chdir(texts)
+    for folder, out, more in (
+        (texts, Path("run"), ()),
+        (Path(), texts / "deep" / "run", ()),
+        (Path(), Path(), ()),
+        (texts / "text.txt", Path("run"), ("--valid", str(texts))),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            train(folder, out, *more)
+        assert stop.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.endswith("whose files are read as text: choose an --out outside of it")
+    assert [path.name for path in texts.iterdir()] == ["text.txt"]
+    train(texts / "text.txt", Path("run"))  # a file is no folder: nothing of the run is read as text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

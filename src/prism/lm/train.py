@@ -111,6 +111,7 @@ def train(
     """
     quiet()
     use_threads(threads)
+    _refuse_inside(out, text + valid)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     for given_text in filter(None, (text, valid)):
         next(read_documents(given_text, column=column))  # refused before anything is written
@@ -131,6 +132,13 @@ def train(
             )
             keep_settings(out, settings)  # not before it is known that this run can be
         _train(config, kept, task, out, processes)
+
+
+def _refuse_inside(out: Path, text: tuple[Path, ...]) -> None:
+    """A run in a folder of text would read its own tokenizer as text, from the second start on."""
+    for path in text:
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise InputError(f"{out} lies in {path}, whose files are read as text: choose an --out outside of it")
 
 
 def _train(config: LanguageConfig, tokenizer: Tokenizer, task: LanguageTask, out: Path, on: PartialState) -> None:
