@@ -9,10 +9,12 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.errors import InputError
 from prism.files import only_one
 from prism.layers.prism import PrismConfig
+from prism.lm.data.tokenizer import load_tokenizer, train_tokenizer
 from prism.lm.files import load_language_model
-from prism.lm.train import split_documents
+from prism.lm.train import keep_tokenizer, split_documents
 
 SIZES = {"dim": 16, "layers": 1, "heads": 2, "vocabulary": 280, "length": 32, "batch": 4, "tokens": 1024, "epochs": 2}
 SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
@@ -87,6 +89,16 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     with pytest.raises(SystemExit):
         cli.main(["lm", "train", str(text), "--out", str(tmp_path / "third"), "--tokenizer", str(tmp_path)])
     assert "holds no tokenizer that can be read" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_its_own_tokenizer_and_no_other(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "tokenizer"
+    own, other = train_tokenizer(["its own words"], 300), train_tokenizer(["and quite other ones"], 300)
+    own.save_pretrained(kept)
+    for given in (None, own, load_tokenizer(kept), load_tokenizer(kept / "tokenizer.json")):
+        assert keep_tokenizer(kept, given, lambda: iter(()), 300).get_vocab() == own.get_vocab()
+    with pytest.raises(InputError, match="run has another tokenizer: leave --tokenizer out, or choose another --out"):
+        keep_tokenizer(kept, other, lambda: iter(()), 300)
 
 
 def test_a_run_is_not_written_into_a_folder_of_its_text(

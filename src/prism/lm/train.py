@@ -212,9 +212,12 @@ def file_names(paths: tuple[Path, ...]) -> list[str]:
 def keep_tokenizer(
     kept: Path, given: Tokenizer | None, documents: Callable[[], Iterator[str]], vocabulary: int
 ) -> Tokenizer:
-    """The run's own if it has one; else the given one, or one trained on the text. It is kept with the run."""
+    """The run's own if it has one, and then no other may be given; else the given one, or one trained on the text."""
     if kept.is_dir():
-        return load_tokenizer(kept)
+        own = load_tokenizer(kept)
+        if given is not None and fingerprint(given) != fingerprint(own):
+            raise InputError(f"{kept.parent} has another tokenizer: leave --tokenizer out, or choose another --out")
+        return own
     found = given
     if found is None:
         print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)

@@ -109,6 +109,7 @@ def test_a_sentencepiece_model_gives_its_own_tokens(tmp_path: Path) -> None:
     own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
     found = load_tokenizer(tmp_path / "own.model")
     found.save_pretrained(tmp_path / "saved")
+    assert fingerprint(load_tokenizer(tmp_path / "saved")) == fingerprint(found)
     for text in ("a small text", "the é words"):
         for tokenizer in (found, load_tokenizer(tmp_path / "saved")):
             assert tokenizer.encode(text, add_special_tokens=False) == own.encode(text)
