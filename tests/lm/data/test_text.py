@@ -20,6 +20,9 @@ from prism.lm.data.tokenizer import check_vocabulary, load_tokenizer, train_toke
 
 DOCUMENTS = ["One document, é and 日本.\nTwo lines.", "Another\tone. " * 20, "A third 😀 one."]
 
+# Its first block is of no kind that there is.
+DAMAGED = gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20
+
 
 @pytest.fixture(scope="module")
 def tokenizer():
@@ -58,7 +61,11 @@ def test_every_layout_gives_the_same_documents(tmp_path: Path) -> None:
         ("a.jsonl", b'["a"]', "line 1 is not a JSON object"),
         ("a.jsonl", b'{"text": 5}', "line 1 has no text under 'text': none of its fields holds text"),
         ("a.jsonl", b"{}", "line 1 has no text under 'text': none of its fields holds text"),
+        ("a.jsonl", b'{"text": "a", "id": %s}' % (b"1" * 5000), "line 1 is JSON that cannot be read: .*4300 digits"),
+        ("a.jsonl", b'{"text": %s}' % (b"[" * 200_000), "line 1 is JSON that cannot be read: .*recursion"),
         ("a.jsonl.gz", b"no gzip", "is not a whole gzip file"),
+        ("a.txt.gz", DAMAGED, "is not a whole gzip file"),
+        ("a.txt.gz", gzip.compress(b"text " * 99, mtime=0)[:-12], "is not a whole gzip file"),
         ("a.parquet", b"no parquet", "cannot be read as Parquet"),
     ],
 )

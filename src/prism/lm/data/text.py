@@ -5,6 +5,7 @@ import json
 import re
 import sysconfig
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -86,7 +87,7 @@ def _text(path: Path) -> str:
     """The file's text; what is not UTF-8 text is refused."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a whole gzip file: {error}") from None
     try:
         text = content.decode("utf-8-sig")
@@ -125,6 +126,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise InputError(
                 f"{path} line {number} is not JSON: {error.msg}; one object per line is expected"
             ) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists thousands deep
+            raise InputError(f"{path} line {number} is JSON that cannot be read: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path} line {number} is not a JSON object: one object per line is expected")
         yield number, row
