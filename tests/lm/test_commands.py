@@ -10,6 +10,8 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.errors import InputError
+from prism.files import write_whole
 from prism.lm.data.tokenizer import train_tokenizer
 from prism.lm.hf.model import PrismSequenceConfig, PrismSequenceForCausalLM
 
@@ -109,6 +111,17 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     )
     assert "top_p must be in (0, 1]" in refused(capsys, "generate", str(model), "--top-p", "2")
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
+
+
+def test_a_folder_is_no_file_for_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in (".", str(tmp_path)):  # refused before the model is loaded
+        words = ["evaluate", str(tmp_path / "none"), "--text", str(tmp_path), "--out", out]
+        assert f"{out} is a folder: name a file to write" in refused(capsys, *words)
+    with pytest.raises(InputError, match="is a folder: name a file to write"):
+        write_whole(Path(), b"")
 
 
 @pytest.mark.parametrize("words", [("--batch", "0"), ("--batch", "-3"), ("--limit", "0")])

@@ -14,7 +14,7 @@ from tyro.conf import Positional
 from prism.config import at_least, positive
 from prism.display.tables import show, show_all
 from prism.errors import InputError
-from prism.files import write_whole
+from prism.files import refuse_folder, write_whole
 from prism.lm.data.shards import encode
 from prism.lm.data.text import read_documents
 from prism.lm.data.tokenizer import Tokenizer
@@ -63,6 +63,8 @@ def evaluate(
     at_least("batch", batch, 1)
     if limit is not None:
         at_least("limit", limit, 1)
+    if out is not None:
+        refuse_folder(out)
     if names:
         check_tasks(names, data_dir, include)
     use_threads(threads)
