@@ -87,6 +87,15 @@ def test_generate_says_that_the_cache_of_attention_grows(tmp_path: Path, capsys:
     assert "growing with every token" in capsys.readouterr().err
 
 
+def test_the_coldest_temperature_takes_the_likeliest_token(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for temperature in ("1e-6", "0"):
+        words = ["--tokens", "8", "--temperature", temperature, "--seed", str(2**63 - 1)]
+        cli.main(["lm", "generate", str(model), "A text", *words])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as stop:
         cli.main(["lm", *words])
@@ -111,6 +120,9 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     )
     assert "top_p must be in (0, 1]" in refused(capsys, "generate", str(model), "--top-p", "2")
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
+    assert "seed must be in [0, 2**63)" in refused(capsys, "generate", str(model), "--seed", str(2**64))
+    cold = refused(capsys, "generate", str(model), "--temperature", "1e-40")
+    assert "temperature must be at least 1e-06, or 0 for the likeliest token, got 1e-40" in cold
 
 
 def test_a_folder_is_no_file_for_the_numbers(

@@ -129,6 +129,7 @@ def test_a_run_is_not_written_into_a_folder_of_its_text(
         (("--dim", "10", "--heads", "4"), "dim 10 does not divide by heads 4"),
         (("--vocabulary", "3"), "vocabulary must be at least 257, got 3"),
         (("--length", "100000"), "less than one window of length 100000"),
+        (("--seed", str(2**64)), "seed must be in [0, 2**63), got 18446744073709551616"),
         (("--tokens", "10"), "tokens must be at least 256"),
     ],
 )

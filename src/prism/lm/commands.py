@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from tyro.conf import Positional
 
-from prism.config import at_least, positive
+from prism.config import SEED, at_least, positive
 from prism.display.tables import show, show_all
 from prism.errors import InputError
 from prism.files import refuse_folder, write_whole
@@ -23,6 +23,9 @@ from prism.lm.evaluation.perplexity import Perplexity, perplexity
 from prism.lm.files import load_language_model
 from prism.machine import use_threads
 from prism.printed import SCORES
+
+# Logits are divided by the temperature: by less than this they may leave float32.
+COLDEST = 1e-6
 
 
 def evaluate(
@@ -142,8 +145,11 @@ def generate(
     """
     positive(tokens=tokens, beams=beams)
     at_least("temperature", temperature, 0)
+    if 0 < temperature < COLDEST:
+        raise InputError(f"temperature must be at least {COLDEST}, or 0 for the likeliest token, got {temperature!r}")
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
+    SEED.check("seed", seed)
     text = _prompt(prompt)
     use_threads(threads)
     lm, loaded = load_language_model(model, tokenizer, device)
