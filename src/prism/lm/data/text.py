@@ -136,7 +136,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 @cache
 def _say_replaced(path: Path) -> None:
     """Once for each file, however often it is read."""
-    warnings.warn(Note(f"{path} has halves of surrogate pairs, which no text can hold: each is read as U+FFFD"), 2)
+    message = f"{path} has halves of surrogate pairs, which no text can hold: each is read as U+FFFD"
+    warnings.warn(Note(message), stacklevel=2)
 
 
 def _table(path: Path, column: str) -> Iterator[str]:
