@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive, Share, count, most
+from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive, Seed, Share, count, most
 from prism.errors import InputError
 
 
@@ -15,6 +15,7 @@ class Every(Checked):
     steps: Count = 1
     warmup: Natural = 0
     rate: NotNegative = 0.0
+    seed: Seed = 0
     clip: Positive = 1.0
     mix: Share = 1.0
     dropout: Fraction = 0.0
@@ -33,6 +34,7 @@ class Extended(Every):
 
 def test_a_config_takes_what_its_fields_types_take() -> None:
     Extended(steps=np.int64(3), warmup=10**400, clip=1e-300, mix=0, rank=7, start="zero", timed=True, more=2)
+    Extended(seed=2**63 - 1)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,9 @@ def test_a_config_takes_what_its_fields_types_take() -> None:
         ({"gated": 1}, "gated must be true or false, got 1"),
         ({"timed": "no"}, "timed must be true or false, got 'no'"),
         ({"warmup": -1}, "warmup must be at least 0, got -1"),
+        ({"seed": -1}, "seed must be in [0, 2**63), got -1"),
+        ({"seed": 2**63}, "seed must be in [0, 2**63), got 9223372036854775808"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
         ({"rate": float("nan")}, "rate must be at least 0, got nan"),
         ({"clip": 0}, "clip must be above 0, got 0"),
         ({"mix": 1.5}, "mix must be in [0, 1], got 1.5"),

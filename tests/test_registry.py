@@ -8,7 +8,7 @@ import pytest
 
 from prism.errors import InputError
 from prism.layers.prism import Prism
-from prism.registry import OpenRegistry
+from prism.registry import OpenRegistry, UnknownNameError
 
 
 def mixers() -> OpenRegistry:
@@ -41,6 +41,13 @@ def test_a_class_or_its_place_is_known_by_the_name_it_was_given() -> None:
 def test_a_name_that_cannot_be_given_is_one_line(name: str, entry: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         mixers().register(name, entry)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [":x", "..x:y", ".x:y", "x.:y", "no_such_module:x", "prism:", "prism:NoSuchClass"])
+def test_a_place_where_no_class_can_be_is_one_line(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="cannot be imported: ") as caught:
+        mixers()[name]
+    assert "\n" not in str(caught.value)
 
 
 def test_registering_the_same_again_changes_nothing() -> None:

@@ -47,8 +47,12 @@ def most(n: int, what: str) -> Limit:
     return Limit(f"at most {n} ({what})", lambda x: x <= n)
 
 
+# Torch takes 64 bits, and processes add their number to it.
+SEED = Limit("in [0, 2**63)", lambda x: 0 <= x < 2**63)
+
 Count = Annotated[int, least(1)]
 Natural = Annotated[int, least(0)]
+Seed = Annotated[int, SEED]
 FromOne = Annotated[float, least(1)]
 NotNegative = Annotated[float, least(0)]
 Positive = Annotated[float, Limit("above 0", lambda x: x > 0)]

@@ -21,6 +21,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes under a temporary name beside `path`, then renames: no reader ever sees half of it."""
+    refuse_folder(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,12 @@ def refuse_file(folder: Path) -> None:
     """Refuses a file where the folder of a run is wanted, before anything is computed for it."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder for the run")
+
+
+def refuse_folder(path: Path) -> None:
+    """Refuses a folder where a file is to be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file to write")
 
 
 @contextmanager

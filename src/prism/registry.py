@@ -113,6 +113,8 @@ class OpenRegistry(Registry[type[T]], Generic[T]):
 
 def _import(place: str) -> object:
     module, _, attribute = place.partition(":")
+    if not all(module.split(".")):
+        raise ModuleNotFoundError(f"{module!r} is no module's name")
     return getattr(importlib.import_module(module), attribute)
 
 

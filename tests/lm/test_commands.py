@@ -1,6 +1,7 @@
 """`prism lm`: numbers and text come out; what cannot be used is one line and exit code 2."""
 
 import json
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.errors import InputError
+from prism.files import write_whole
 from prism.lm.data.tokenizer import train_tokenizer
 from prism.lm.hf.model import PrismSequenceConfig, PrismSequenceForCausalLM
 
@@ -84,6 +87,15 @@ def test_generate_says_that_the_cache_of_attention_grows(tmp_path: Path, capsys:
     assert "growing with every token" in capsys.readouterr().err
 
 
+def test_the_coldest_temperature_takes_the_likeliest_token(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for temperature in ("1e-6", "0"):
+        words = ["--tokens", "8", "--temperature", temperature, "--seed", str(2**63 - 1)]
+        cli.main(["lm", "generate", str(model), "A text", *words])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit) as stop:
         cli.main(["lm", *words])
@@ -108,6 +120,40 @@ def test_bad_input_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, caps
     )
     assert "top_p must be in (0, 1]" in refused(capsys, "generate", str(model), "--top-p", "2")
     assert "tokens must be at least 1" in refused(capsys, "generate", str(model), "--tokens", "0")
+    assert "seed must be in [0, 2**63)" in refused(capsys, "generate", str(model), "--seed", str(2**64))
+    cold = refused(capsys, "generate", str(model), "--temperature", "1e-40")
+    assert "temperature must be at least 1e-06, or 0 for the likeliest token, got 1e-40" in cold
+
+
+def test_a_folder_is_no_file_for_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in (".", str(tmp_path)):  # refused before the model is loaded
+        words = ["evaluate", str(tmp_path / "none"), "--text", str(tmp_path), "--out", out]
+        assert f"{out} is a folder: name a file to write" in refused(capsys, *words)
+    with pytest.raises(InputError, match="is a folder: name a file to write"):
+        write_whole(Path(), b"")
+
+
+@pytest.mark.parametrize("words", [("--batch", "0"), ("--batch", "-3"), ("--limit", "0")])
+def test_counts_below_one_are_refused_before_the_model_is_loaded(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = refused(capsys, "evaluate", str(tmp_path / "none"), "--text", str(tmp_path), *words)
+    assert f"{words[0].strip('-')} must be at least 1, got {words[1]}" in text
+
+
+def test_the_prompt_is_read_from_the_standard_input_and_refused_unless_it_is_text(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO("A text, é".encode())))
+    cli.main(["lm", "generate", str(model), "-", "--tokens", "3"])
+    assert capsys.readouterr().out.startswith("A text, é")
+    # as Python opens it where the locale is not UTF-8's
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"caf\xe9"), encoding="utf-8", errors="surrogateescape"))
+    assert "standard input is not UTF-8 text (byte 3)" in refused(capsys, "generate", str(model), "-")
+    assert "prompt is not UTF-8 text (byte 3)" in refused(capsys, "generate", str(model), "caf\udce9")
 
 
 def test_damaged_models_and_missing_tokenizers_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

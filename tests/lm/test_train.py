@@ -9,10 +9,12 @@ import torch
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
 from prism import cli
+from prism.errors import InputError
 from prism.files import only_one
 from prism.layers.prism import PrismConfig
+from prism.lm.data.tokenizer import load_tokenizer, train_tokenizer
 from prism.lm.files import load_language_model
-from prism.lm.train import split_documents
+from prism.lm.train import keep_tokenizer, split_documents
 
 SIZES = {"dim": 16, "layers": 1, "heads": 2, "vocabulary": 280, "length": 32, "batch": 4, "tokens": 1024, "epochs": 2}
 SMALL = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
@@ -89,12 +91,45 @@ def test_mistakes_are_one_line_and_exit_code_2(text: Path, tmp_path: Path, capsy
     assert "holds no tokenizer that can be read" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_with_its_own_tokenizer_and_no_other(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "tokenizer"
+    own, other = train_tokenizer(["its own words"], 300), train_tokenizer(["and quite other ones"], 300)
+    own.save_pretrained(kept)
+    for given in (None, own, load_tokenizer(kept), load_tokenizer(kept / "tokenizer.json")):
+        assert keep_tokenizer(kept, given, lambda: iter(()), 300).get_vocab() == own.get_vocab()
+    with pytest.raises(InputError, match="run has another tokenizer: leave --tokenizer out, or choose another --out"):
+        keep_tokenizer(kept, other, lambda: iter(()), 300)
+
+
+def test_a_run_is_not_written_into_a_folder_of_its_text(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "text.txt").write_text(text.read_text())
+    monkeypatch.chdir(texts)
+    for folder, out, more in (
+        (texts, Path("run"), ()),
+        (Path(), texts / "deep" / "run", ()),
+        (Path(), Path(), ()),
+        (texts / "text.txt", Path("run"), ("--valid", str(texts))),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            train(folder, out, *more)
+        assert stop.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.endswith("whose files are read as text: choose an --out outside of it")
+    assert [path.name for path in texts.iterdir()] == ["text.txt"]
+    train(texts / "text.txt", Path("run"))  # a file is no folder: nothing of the run is read as text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--dim", "10", "--heads", "4"), "dim 10 does not divide by heads 4"),
         (("--vocabulary", "3"), "vocabulary must be at least 257, got 3"),
         (("--length", "100000"), "less than one window of length 100000"),
+        (("--seed", str(2**64)), "seed must be in [0, 2**63), got 18446744073709551616"),
         (("--tokens", "10"), "tokens must be at least 256"),
     ],
 )
@@ -117,6 +152,25 @@ def test_validation_takes_every_twentieth_document_or_the_end_of_each() -> None:
     parts = split_documents(lambda: [one])
     (train_part,), (valid_part,) = parts["train"](), parts["valid"]()
     assert train_part + valid_part == one
+    assert 0 < len(valid_part) < len(one) / 10
+
+
+@pytest.mark.parametrize("beginning", ["", "A title in words\n"])
+@pytest.mark.parametrize("letters", ["文字没有空格", "ACGT"])
+def test_validation_takes_the_end_of_text_without_spaces_too(letters: str, beginning: str) -> None:
+    one = beginning + letters * 1000
+    parts = split_documents(lambda: [one])
+    (train_part,), (valid_part,) = parts["train"](), parts["valid"]()
+    assert train_part + valid_part == one
+    assert len(valid_part) == len(one) // 20
+
+
+def test_text_in_lines_is_cut_between_two_of_them() -> None:
+    (one,) = ["ACGTACGT\n" * 500]
+    parts = split_documents(lambda: [one])
+    (train_part,), (valid_part,) = parts["train"](), parts["valid"]()
+    assert train_part + valid_part == one
+    assert train_part.endswith("\n")
     assert 0 < len(valid_part) < len(one) / 10
 
 

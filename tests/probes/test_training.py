@@ -192,6 +192,11 @@ def test_what_is_tested_at_other_lengths_is_watched_at_the_next_of_them() -> Non
     assert not np.array_equal(longer.tokens, tested.tokens)
 
 
+def test_a_decay_that_is_no_fraction_is_refused() -> None:
+    with pytest.raises(InputError, match=r"beta2 must be in \[0, 1\), got 1.5"):
+        ProbeTraining(beta2=1.5)
+
+
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown probe 'xorr': did you mean 'xor'"):
         probe(("xorr",), out=tmp_path)

@@ -128,3 +128,7 @@ def test_a_damaged_part_is_told_and_so_is_a_model_of_another_shape(tmp_path: Pat
     part.unlink()
     with pytest.raises(checkpoints.Damaged, match="is missing"):
         checkpoints.load_weights(Net(), found)
+    for junk in (b"", b"{", b"[]", b"\xff"):
+        (found / "checksums.json").write_bytes(junk)
+        with pytest.raises(checkpoints.Damaged, match=r"checksums.json cannot be read"):
+            checkpoints.load_weights(Net(), found)

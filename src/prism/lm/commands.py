@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from tyro.conf import Positional
 
-from prism.config import at_least, positive
+from prism.config import SEED, at_least, positive
 from prism.display.tables import show, show_all
 from prism.errors import InputError
-from prism.files import write_whole
+from prism.files import refuse_folder, write_whole
 from prism.lm.data.shards import encode
 from prism.lm.data.text import read_documents
 from prism.lm.data.tokenizer import Tokenizer
@@ -23,6 +23,9 @@ from prism.lm.evaluation.perplexity import Perplexity, perplexity
 from prism.lm.files import load_language_model
 from prism.machine import use_threads
 from prism.printed import SCORES
+
+# Logits are divided by the temperature: by less than this they may leave float32.
+COLDEST = 1e-6
 
 
 def evaluate(
@@ -60,6 +63,11 @@ def evaluate(
     names = TASKS if tasks == ("all",) or (data_dir is not None and not tasks) else tasks
     if not text and not names:
         raise InputError("nothing to evaluate: give --text FILES, --tasks NAMES or --data-dir FOLDER")
+    at_least("batch", batch, 1)
+    if limit is not None:
+        at_least("limit", limit, 1)
+    if out is not None:
+        refuse_folder(out)
     if names:
         check_tasks(names, data_dir, include)
     use_threads(threads)
@@ -137,17 +145,31 @@ def generate(
     """
     positive(tokens=tokens, beams=beams)
     at_least("temperature", temperature, 0)
+    if 0 < temperature < COLDEST:
+        raise InputError(f"temperature must be at least {COLDEST}, or 0 for the likeliest token, got {temperature!r}")
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p!r}")
+    SEED.check("seed", seed)
+    text = _prompt(prompt)
     use_threads(threads)
     lm, loaded = load_language_model(model, tokenizer, device)
-    text = sys.stdin.read() if prompt == "-" else prompt
     torch.manual_seed(seed)
     drawing = temperature > 0 and beams == 1
     options: dict[str, Any] = {"do_sample": drawing, "num_beams": beams, "max_new_tokens": tokens}
     if drawing:
         options |= {"temperature": temperature, "top_p": top_p, "top_k": 0}
     _generate(lm, loaded, text, options)
+
+
+def _prompt(given: str) -> str:
+    """The prompt, or the standard input; what is not UTF-8 text is refused."""
+    piped = given == "-"
+    content = sys.stdin.buffer.read() if piped else given.encode("utf-8", "surrogatepass")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = "standard input" if piped else "prompt"
+        raise InputError(f"the {where} is not UTF-8 text (byte {error.start}): convert it") from None
 
 
 def _generate(lm: nn.Module, tokenizer: Tokenizer, text: str, options: dict[str, Any]) -> None:

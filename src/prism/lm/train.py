@@ -37,6 +37,8 @@ from prism.train.settings import check_settings, keep_settings
 EVERY = 20
 # Characters that a tokenizer is trained on at most: more changes its tokens little and takes long.
 TOKENIZER_TEXT = 50_000_000
+# Characters in which a document that is cut should have a space or line break: a word is shorter, Chinese has none.
+WORD = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,7 @@ def train(
     """
     quiet()
     use_threads(threads)
+    _refuse_inside(out, text + valid)
     names = [column, *file_names(text + valid)] if text else [platform.python_version(), *file_names(valid)]
     for given_text in filter(None, (text, valid)):
         next(read_documents(given_text, column=column))  # refused before anything is written
@@ -129,6 +132,13 @@ def train(
             )
             keep_settings(out, settings)  # not before it is known that this run can be
         _train(config, kept, task, out, processes)
+
+
+def _refuse_inside(out: Path, text: tuple[Path, ...]) -> None:
+    """A run in a folder of text would read its own tokenizer as text, from the second start on."""
+    for path in text:
+        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
+            raise InputError(f"{out} lies in {path}, whose files are read as text: choose an --out outside of it")
 
 
 def _train(config: LanguageConfig, tokenizer: Tokenizer, task: LanguageTask, out: Path, on: PartialState) -> None:
@@ -171,12 +181,20 @@ def split_documents(documents: Callable[[], Iterable[str]]) -> dict[str, Callabl
     def part(valid: bool) -> Iterator[str]:
         for n, text in enumerate(documents()):
             if few:
-                cut = text.rfind(" ", 0, len(text) - len(text) // EVERY) + 1
+                cut = _last_twentieth(text)
                 yield text[cut:] if valid else text[:cut]
             elif (n % EVERY == EVERY - 1) == valid:
                 yield text
 
     return {"train": lambda: part(False), "valid": lambda: part(True)}
+
+
+def _last_twentieth(text: str) -> int:
+    """Where it begins: after a space or line break where one is near, else between any two characters."""
+    share = len(text) // EVERY
+    mark = len(text) - share
+    near = range(mark, mark - min(share, WORD), -1)
+    return next((cut for cut in near if text[cut - 1].isspace()), mark)
 
 
 def _parts(text: tuple[Path, ...], valid: tuple[Path, ...], column: str) -> dict[str, Callable[[], Iterator[str]]]:
@@ -194,9 +212,12 @@ def file_names(paths: tuple[Path, ...]) -> list[str]:
 def keep_tokenizer(
     kept: Path, given: Tokenizer | None, documents: Callable[[], Iterator[str]], vocabulary: int
 ) -> Tokenizer:
-    """The run's own if it has one; else the given one, or one trained on the text. It is kept with the run."""
+    """The run's own if it has one, and then no other may be given; else the given one, or one trained on the text."""
     if kept.is_dir():
-        return load_tokenizer(kept)
+        own = load_tokenizer(kept)
+        if given is not None and fingerprint(given) != fingerprint(own):
+            raise InputError(f"{kept.parent} has another tokenizer: leave --tokenizer out, or choose another --out")
+        return own
     found = given
     if found is None:
         print(f"training a tokenizer of {vocabulary:,} tokens", flush=True)

@@ -86,7 +86,7 @@ class ProbeTraining(Checked):
     What is learned among a few noise tokens holds among many, and is found sooner: more answers for the same tokens."""
     first: Count = 16
     """Tokens of the shortest of them at least."""
-    beta2: Positive = 0.98
+    beta2: Fraction = 0.98
     """AdamW's decay of squared gradients."""
     weight_decay: NotNegative = 0.0
     """AdamW's pull of every weight to 0."""

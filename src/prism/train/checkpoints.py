@@ -192,5 +192,9 @@ def _verify(path: Path, checkpoint: Path) -> None:
 def _known(checkpoint: Path) -> dict[str, str]:
     """The checksum of each file; older checkpoints have none."""
     sums = checkpoint / CHECKSUMS
-    found: dict[str, str] = json.loads(sums.read_text(encoding="utf-8")) if sums.exists() else {}
-    return found
+
+    def read() -> dict[str, str]:
+        return {str(file): str(sum_) for file, sum_ in json.loads(sums.read_text(encoding="utf-8")).items()}
+
+    known: dict[str, str] = _guarded(sums, read) if sums.exists() else {}
+    return known

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal
 
-from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive, Share, at_least
+from prism.config import Checked, Count, Fraction, Natural, NotNegative, Positive, Seed, Share, at_least
 from prism.errors import InputError
 
 Precision = Literal["float32", "bfloat16"]
@@ -36,7 +36,7 @@ class TrainConfig(Checked):
     """Epochs between evaluations; the last is always evaluated."""
     precision: Precision = "float32"
     """Precision of matrix products; weights and sums stay in float32. bfloat16 is faster on GPUs, not on most CPUs."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Seed of the first weights, the order of batches and dropout."""
     save_seconds: NotNegative = 60.0
     """Seconds between checkpoints; also one at every evaluation and at Ctrl-C."""

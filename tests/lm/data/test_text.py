@@ -13,12 +13,15 @@ from support.refusals import assert_refused
 
 pytest.importorskip("transformers", reason="pip install 'prism-sequence[lm]'")
 
-from prism.errors import InputError
+from prism.errors import InputError, Note
 from prism.lm.data.shards import INDEX, fingerprint, read_shards, write_shards
 from prism.lm.data.text import python_documents, read_documents
 from prism.lm.data.tokenizer import check_vocabulary, load_tokenizer, train_tokenizer
 
 DOCUMENTS = ["One document, é and 日本.\nTwo lines.", "Another\tone. " * 20, "A third 😀 one."]
+
+# Its first block is of no kind that there is.
+DAMAGED = gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,11 @@ def test_every_layout_gives_the_same_documents(tmp_path: Path) -> None:
         ("a.jsonl", b'["a"]', "line 1 is not a JSON object"),
         ("a.jsonl", b'{"text": 5}', "line 1 has no text under 'text': none of its fields holds text"),
         ("a.jsonl", b"{}", "line 1 has no text under 'text': none of its fields holds text"),
+        ("a.jsonl", b'{"text": "a", "id": %s}' % (b"1" * 5000), "line 1 is JSON that cannot be read: .*4300 digits"),
+        ("a.jsonl", b'{"text": %s}' % (b"[" * 200_000), "line 1 is JSON that cannot be read: .*recursion"),
         ("a.jsonl.gz", b"no gzip", "is not a whole gzip file"),
+        ("a.txt.gz", DAMAGED, "is not a whole gzip file"),
+        ("a.txt.gz", gzip.compress(b"text " * 99, mtime=0)[:-12], "is not a whole gzip file"),
         ("a.parquet", b"no parquet", "cannot be read as Parquet"),
     ],
 )
@@ -109,6 +116,7 @@ def test_a_sentencepiece_model_gives_its_own_tokens(tmp_path: Path) -> None:
     own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
     found = load_tokenizer(tmp_path / "own.model")
     found.save_pretrained(tmp_path / "saved")
+    assert fingerprint(load_tokenizer(tmp_path / "saved")) == fingerprint(found)
     for text in ("a small text", "the é words"):
         for tokenizer in (found, load_tokenizer(tmp_path / "saved")):
             assert tokenizer.encode(text, add_special_tokens=False) == own.encode(text)
@@ -185,6 +193,16 @@ def test_line_separators_inside_a_json_string_do_not_end_the_line(tmp_path: Path
     path = tmp_path / "text.jsonl"
     path.write_text("\r\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), newline="")
     assert list(read_documents([path])) == texts
+
+
+def test_half_of_a_surrogate_pair_is_replaced_and_said_once(tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    path.write_text('{"text": "hi \\ud83d there"}\n{"text": "and \\ude00, but \\ud83d\\ude00"}')
+    with pytest.warns(Note, match=r"text.jsonl has halves of surrogate pairs.*U\+FFFD") as told:
+        texts = [*read_documents([path]), *read_documents([path])]
+    assert len(told) == 1
+    assert texts == ["hi \ufffd there", "and \ufffd, but 😀"] * 2
+    write_shards(texts, tokenizer, tmp_path / "tokens", source="x")
 
 
 def test_tokens_of_a_file_are_held_as_an_array(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_bad_arguments_of_perplexity_are_refused(model, tokenizer) -> None:
         perplexity(model, tokenizer, [])
     with pytest.raises(InputError, match="stride must be from 1 to context = 8, got 9"):
         perplexity(model, tokenizer, TEXTS, context=8, stride=9)
+    with pytest.raises(InputError, match="batch must be at least 1, got 0"):
+        perplexity(model, tokenizer, TEXTS, batch=0)
     small = PrismSequenceForCausalLM(PrismSequenceConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1))
     with pytest.raises(InputError, match="270 tokens but the model's vocabulary is 9"):
         perplexity(small, tokenizer, TEXTS)
@@ -169,13 +171,34 @@ def test_a_folder_or_row_that_will_not_do_is_refused_by_name(tmp_path: Path, mod
         ("", "is empty"),
         ("{}", "line 1 is no row of piqa: no field 'goal'"),
         ('{"query": "a", "choices": ["b"], "gold": 1}', "gold is 1 of 1 choices"),
-        ("nonsense", "line 1 is no row of piqa"),
+        ("nonsense", "line 1 is not JSON"),
+        ("caf\xe9", r"is not UTF-8 text \(byte 3\)"),
+        ('{"query": 5, "choices": ["b"], "gold": 0}', "line 1 is no row of piqa: a field is of another type"),
+        ('{"query": "a", "choices": ["b", null], "gold": 0}', "line 1 is no row of piqa: expected text, got None"),
+        ('{"query": "a", "choices": "bc", "gold": 0}', "expected a list of choices, got 'bc'"),
+        ('{"query": "a", "choices": ["b"], "gold": 0.5}', "gold is 0.5 of 1 choices"),
+        ('{"query": "\\ud83d", "choices": ["b"], "gold": 0}', "line 1 is no row of piqa: .*surrogates not allowed"),
     ):
-        path.write_text(content)
+        path.write_text(content, encoding="latin-1")
         with pytest.raises(InputError, match=message):
             read_rows(path, "piqa", None)
+    path.write_text(json.dumps(PUBLISHED["sciq"] | {"support": None}))
+    with pytest.raises(InputError, match="line 1 is no row of sciq: a field is of another type"):
+        read_rows(path, "sciq", None)
+    path.write_text(json.dumps(PUBLISHED["winogrande"] | {"answer": "3"}))
+    with pytest.raises(InputError, match="line 1 is no row of winogrande: gold is 2 of 2 choices"):
+        read_rows(path, "winogrande", None)
     with pytest.raises(InputError, match="did you mean 'piqa'"):
         run_harness(model, tokenizer, ("piqaa",), data_dir=tmp_path)
+
+
+def test_a_byte_order_mark_and_empty_lines_are_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "piqa.jsonl"
+    row = json.dumps(PUBLISHED["piqa"])
+    path.write_text(f"{row}\r\n\n{row}\n \n", encoding="utf-8-sig", newline="")
+    assert read_rows(path, "piqa", None) == [ROWS["piqa"](PUBLISHED["piqa"])] * 2
+    path.write_text(f"{row}\nnonsense")
+    assert len(read_rows(path, "piqa", 1)) == 1  # what comes after the limit is not looked at
 
 
 def test_the_papers_averages_are_not_the_means_of_its_columns() -> None:

@@ -2,17 +2,24 @@
 
 import gzip
 import json
+import re
 import sysconfig
+import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from prism.errors import InputError, needs, suggest
+from prism.errors import InputError, Note, needs, suggest
 
 PLAIN = {".txt", ".text", ".md", ".rst", ".py", ".tex", ".html"}
 LINES = {".jsonl", ".ndjson", ".json"}
 TABLES = {".parquet", ".pq"}
 # Between documents of a plain file.
 FORM_FEED = "\f"
+# Half of a pair by which JSON writes an emoji: "\\ud83d" alone, where a text was cut, is in no Unicode text.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_documents(paths: Sequence[Path], *, column: str = "text") -> Iterator[str]:
@@ -80,7 +87,7 @@ def _text(path: Path) -> str:
     """The file's text; what is not UTF-8 text is refused."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a whole gzip file: {error}") from None
     try:
         text = content.decode("utf-8-sig")
@@ -96,6 +103,19 @@ def _plain(path: Path, column: str) -> Iterator[str]:
 
 
 def _lines(path: Path, column: str) -> Iterator[str]:
+    for number, row in json_lines(path):
+        if not isinstance(row.get(column), str):
+            known = [name for name, value in row.items() if isinstance(value, str)]
+            hint = suggest(column, known) if known else "none of its fields holds text"
+            raise InputError(f"{path} line {number} has no text under {column!r}: {hint}")
+        text = SURROGATE.sub("\N{REPLACEMENT CHARACTER}", row[column])
+        if text != row[column]:
+            _say_replaced(path)
+        yield text
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines with the numbers of their lines; empty lines are left out."""
     # not splitlines(): U+2028 and U+0085 may stand inside a JSON string
     for number, line in enumerate(_text(path).split("\n"), 1):
         if not line.strip():
@@ -106,13 +126,18 @@ def _lines(path: Path, column: str) -> Iterator[str]:
             raise InputError(
                 f"{path} line {number} is not JSON: {error.msg}; one object per line is expected"
             ) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists thousands deep
+            raise InputError(f"{path} line {number} is JSON that cannot be read: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"{path} line {number} is not a JSON object: one object per line is expected")
-        if not isinstance(row.get(column), str):
-            known = [name for name, value in row.items() if isinstance(value, str)]
-            hint = suggest(column, known) if known else "none of its fields holds text"
-            raise InputError(f"{path} line {number} has no text under {column!r}: {hint}")
-        yield row[column]
+        yield number, row
+
+
+@cache
+def _say_replaced(path: Path) -> None:
+    """Once for each file, however often it is read."""
+    message = f"{path} has halves of surrogate pairs, which no text can hold: each is read as U+FFFD"
+    warnings.warn(Note(message), stacklevel=2)
 
 
 def _table(path: Path, column: str) -> Iterator[str]:

@@ -66,6 +66,7 @@ def perplexity(
         batch: Windows at once.
     """
     at_least("context", context, 2)
+    at_least("batch", batch, 1)
     if not 1 <= stride <= context:
         raise InputError(f"stride must be from 1 to context = {context}, got {stride}")
     check_vocabulary(tokenizer, model.config.vocab_size)  # type: ignore[arg-type, union-attr]

@@ -1,12 +1,13 @@
 """Rows of the harness's tasks as JSON lines, in the layout of their authors or with ready queries, in one form."""
 
-import json
 import re
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from prism.errors import InputError
+from prism.lm.data.text import json_lines
 
 Row = dict[str, Any]
 # Other names of a task's file.
@@ -22,27 +23,37 @@ def find_rows(folder: Path, task: str) -> Path | None:
 def read_rows(path: Path, task: str, limit: int | None) -> list[Row]:
     """The rows in the form that the harness is given here: see `ROWS`."""
     found: list[Row] = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if limit is not None and len(found) == limit:
-                break
-            try:
-                found.append(ROWS[task](json.loads(line)))
-            except (json.JSONDecodeError, KeyError, ValueError, TypeError, IndexError) as error:
-                reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-                raise InputError(f"{path} line {number} is no row of {task}: {reason}") from None
+    for number, row in islice(json_lines(path), limit):
+        try:
+            found.append(_checked(ROWS[task](row)))
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+            reasons = {KeyError: f"no field {error}", AttributeError: f"a field is of another type ({error})"}
+            reason = reasons.get(type(error), str(error))
+            raise InputError(f"{path} line {number} is no row of {task}: {reason}") from None
     if not found:
         raise InputError(f"{path} is empty: it should hold rows of {task}")
     return found
 
 
-def _choice(query: str, choices: list[str], gold: int) -> Row:
-    if not 0 <= gold < len(choices):
-        raise ValueError(f"gold is {gold} of {len(choices)} choices")
+def _checked(row: Row) -> Row:
+    """Refuses here what the harness would stumble over later: what is no text, and a choice that is not there."""
+    choices = row.get("choices", row.get("starts", []))
+    if not isinstance(choices, list):
+        raise TypeError(f"expected a list of choices, got {choices!r}")
+    for text in [*choices, *(row[name] for name in ("query", "start", "end", "page") if name in row)]:
+        if not isinstance(text, str):
+            raise TypeError(f"expected text, got {text!r}")
+        text.encode()  # half of a surrogate pair is no text either
+    if "gold" in row and (not isinstance(row["gold"], int) or not 0 <= row["gold"] < len(choices)):
+        raise ValueError(f"gold is {row['gold']!r} of {len(choices)} choices")
+    return row
+
+
+def _choice(query: Any, choices: Any, gold: Any) -> Row:
     return {"query": query, "choices": choices, "gold": gold}
 
 
-def _answer(query: str) -> str:
+def _answer(query: Any) -> Any:
     """The harness's prompts end with this; ready queries leave it out."""
     query = query.rstrip()
     return query if query.endswith("Answer:") else f"{query}\nAnswer:"
