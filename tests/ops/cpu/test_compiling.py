@@ -47,6 +47,30 @@ def test_compiling_is_quiet_where_asked(tiny: Path) -> None:
     assert run(tiny, PRISM_QUIET="1")[1] == ""
 
 
+MIXED_UP = """
+import os
+from numba import float64
+from prism.ops.cpu import compiling
+@compiling.kernel
+def double(x):
+    return 2 * x
+if "SPOIL" in os.environ:
+    double(3)
+    file = double._cache._cache_file
+    [(key, name)] = file._load_index().items()
+    file._save_index({((float64,), *key[1:]): name})
+else:
+    print(double(1.5), double(1.5))
+"""
+
+
+def test_what_another_process_cached_under_the_same_name_is_not_taken_for_ours(tmp_path: Path) -> None:
+    code = tmp_path / "mixed_up.py"
+    code.write_text(MIXED_UP)
+    run(code, SPOIL="1")  # as where two processes save at once: the index of one, the code of the other
+    assert [run(code)[0] for _ in range(2)] == ["3.0 3.0\n"] * 2
+
+
 NOWHERE = """
 from numba.core import caching
 def refuse(self):

@@ -35,8 +35,29 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any
         config.CACHE_DIR = _temporary_folder()
         compiled = njit(unwrap(function), **options)
     # numba would compile anew only when the kernel's own file changes, not when one that it imports does
-    compiled._cache._cache_file._source_stamp = _sources(_folder(unwrap(function)))
+    file = compiled._cache._cache_file
+    file._source_stamp = _sources(_folder(unwrap(function)))
+    _sign(file)
     return compiled  # type: ignore[no-any-return]
+
+
+def _sign(file: Any) -> None:
+    """What is cached says what it is, and is loaded as nothing else.
+
+    Two processes that compile a kernel for different types at once choose one name for what they save, so that the
+    index of one may lead to the code of the other.
+    """
+    save, load = file.save, file.load
+
+    def save_signed(key: Any, data: Any) -> None:
+        save(key, (key, file._source_stamp, data))
+
+    def load_signed(key: Any) -> Any:
+        found = load(key)
+        signed = isinstance(found, tuple) and found[:2] == (key, file._source_stamp)
+        return found[2] if signed else None  # None: compiled anew, and saved in its place
+
+    file.save, file.load = save_signed, load_signed
 
 
 @cache
