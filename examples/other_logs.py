@@ -3,7 +3,7 @@
     python examples/other_logs.py news news.csv        # or another name of LOGS; --seed 1 for another log of that shape
     prism fit news.csv --out RUN && prism evaluate RUN
 
-docs/results.md has what came of each.
+docs/results.md has what came of eleven of them.
 """
 
 from collections.abc import Callable, Iterator
