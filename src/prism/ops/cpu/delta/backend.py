@@ -56,7 +56,8 @@ def compile(dtype: torch.dtype, *, backward: bool = False) -> None:
 
 def _memory(plan: Plan, erasures: int, parts: int) -> tuple[Any, ...]:
     """Memory for one thread: so many chunks and, for the backward, what a chunk needs besides."""
-    chunks = scratch(chunk_shapes(erasures, *plan.padded), plan.dtype, parts)
+    each = (erasures,) if erasures > 1 else ()
+    chunks = scratch(chunk_shapes(erasures, *plan.padded), plan.dtype, parts)._replace(each=each)
     return (chunks,) if parts == 1 else (chunks, scratch(scratch_shapes(erasures, *plan.padded), plan.dtype))
 
 

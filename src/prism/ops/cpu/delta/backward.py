@@ -17,7 +17,7 @@ would leave rounding errors in the place of the small gradient of a strong decay
 from collections import namedtuple
 
 from prism.ops.cpu.compiling import inner, inner_sum, kernel
-from prism.ops.cpu.delta.chunk import DECAY, END, advance, decay_row, load, prepare, strides, write
+from prism.ops.cpu.delta.chunk import DECAY, END, advance, decay_row, erasures, load, prepare, strides, write
 from prism.ops.cpu.shared import KEEP, C, copy_state, copy_state_t, dot
 from prism.ops.cpu.tile import add_product_t, add_transpose, set_product, set_transpose
 
@@ -64,9 +64,9 @@ def _load_grad(D, do, first, count, h, scale):  # type: ignore[no-untyped-def]
 @inner
 def _writes_back(x, part, y):  # type: ignore[no-untyped-def]
     """dW of all steps, and G."""
-    KK, eps, Y, dY, M, E = x.PK[part, C:], x.eps[part], x.Y[part], y.dY, y.M, x.eps.shape[1]
-    dO, G = y.D[:C], y.D[C:]
-    by_step, by_token = strides(E // C, M.shape[1] // C)
+    KK, eps, Y, dY, M, erasing = x.PK[part, C:], x.eps[part], x.Y[part], y.dY, y.M, erasures(x)
+    E, dO, G = erasing * C, y.D[:C], y.D[C:]
+    by_step, by_token = strides(erasing, M.shape[1] // C)
     set_product(dY, x.K_end[part], y.dS)
     for j in range(C):
         y.flow[C, j] = 0
@@ -96,11 +96,12 @@ def _writes_back(x, part, y):  # type: ignore[no-untyped-def]
 @inner
 def _keys_back(x, part, y, S):  # type: ignore[no-untyped-def]
     """dQ and dK of all steps."""
-    X, gates, eps, M, rows, E = x.X[part], x.gates[part], x.eps[part], y.M, y.rows, x.eps.shape[1]
+    X, gates, eps, M, rows = x.X[part], x.gates[part], x.eps[part], y.M, y.rows
+    G, L = erasures(x), y.M.shape[1] // C
+    E = G * C
     set_transpose(y.Yt, x.Y[part])
     set_transpose(y.Dt, y.D)
     set_product(M, y.D, y.Yt)
-    G, L = E // C, M.shape[1] // C
     if G > 1:
         _pairs_back_each(x.PK[part], x.gamma[part], eps, y)
     else:
@@ -161,7 +162,7 @@ def _pairs_back_each(PK, gamma, eps, y):  # type: ignore[no-untyped-def]
 def _state_back(x, part, y):  # type: ignore[no-untyped-def]
     """dS before the chunk."""
     Xg, gates, eps = x.Xg[part], x.gates[part], x.eps[part]
-    for i in range(eps.shape[0]):
+    for i in range(C * erasures(x)):
         for j in range(Xg.shape[1]):
             Xg[C + i, j] *= eps[i]
     add_product_t(y.dS, Xg, y.D, 0, gates[DECAY, C - 1])
@@ -171,7 +172,7 @@ def _state_back(x, part, y):  # type: ignore[no-untyped-def]
 def _decays_back(x, part, y, dlog_alpha, first, count, h):  # type: ignore[no-untyped-def]
     """d log α; dS is still that after the chunk."""
     Z, D, gates, eps, flow = x.Z[part], y.D, x.gates[part], x.eps[part], y.flow
-    G = eps.shape[0] // C
+    G = erasures(x)
     past = flow[C]  # for each token, what flows from it to t and beyond
     state = gates[DECAY, C - 1] * _inner(x.S[part], y.dS)  # the same for the state before the chunk
     for t in range(C - 1, -1, -1):
@@ -191,7 +192,7 @@ def _decays_back(x, part, y, dlog_alpha, first, count, h):  # type: ignore[no-un
 def _store(x, part, y, tokens, grads, first, count, h):  # type: ignore[no-untyped-def]
     """The chunk's gradients to where the caller wants them."""
     Z, dX, dY = x.Z[part], y.dX, y.dY
-    G, L, K, V = tokens.erase.shape[2], tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
+    G, L, K, V = erasures(x), tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
     by_step, by_token = strides(G, L)
     for c in range(count):
         t = first + c

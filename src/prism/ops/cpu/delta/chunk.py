@@ -21,7 +21,7 @@ from prism.ops.cpu.shared import C, copy_state
 from prism.ops.cpu.tile import add_product, add_product_t, set_product, set_transpose
 
 Tokens = namedtuple("Tokens", "q k v beta log_alpha erase")  # [T, H, …], as the caller has them; erase is [T, H, G]
-Chunk = namedtuple("Chunk", "S X Xg Kt K_end PK Z Y gamma gates eps")
+Chunk = namedtuple("Chunk", "S X Xg Kt K_end PK Z Y gamma gates eps each")
 DECAY, END = 0, 1  # rows of gates: e^g, e^{g_C − g}
 
 
@@ -39,7 +39,14 @@ def chunk_shapes(G: int, L: int, K: int, V: int) -> Chunk:
         gamma=(C, C),  # Γ, zero above the diagonal
         gates=(2, C),
         eps=(G * C,),
+        each=(0,),  # no memory; a kernel gets a tuple in its place, see `erasures`
     )
+
+
+@inner
+def erasures(x):  # type: ignore[no-untyped-def]
+    """G, where it is 1 known to the compiler: then `each` is (), and of another type than if all directions erase."""
+    return x.eps.shape[1] // C if len(x.each) > 0 else 1
 
 
 @inner
@@ -49,9 +56,9 @@ def strides(G, L):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _load_gates(gates, eps, gamma, tokens, first, count, h):  # type: ignore[no-untyped-def]
+def _load_gates(gates, eps, gamma, G, tokens, first, count, h):  # type: ignore[no-untyped-def]
     """ε, and the decays as running products: no logarithms to cancel, and α = 0 is as good as any other."""
-    decay, G = gates.dtype.type(1), tokens.erase.shape[2]
+    decay = gates.dtype.type(1)
     for i in range(C):
         alpha = gates.dtype.type(1)
         if i < count:
@@ -70,8 +77,8 @@ def _load_gates(gates, eps, gamma, tokens, first, count, h):  # type: ignore[no-
 def load(x, part, tokens, first, count, h):  # type: ignore[no-untyped-def]
     """Tokens first, …, first + count − 1 of head h into the chunk, with W in the place of Y."""
     X, Xg, K_end, Y, gates = x.X[part], x.Xg[part], x.K_end[part], x.Y[part], x.gates[part]
-    G, L, K, V = tokens.erase.shape[2], tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
-    _load_gates(gates, x.eps[part], x.gamma[part], tokens, first, count, h)
+    G, L, K, V = erasures(x), tokens.k.shape[2], tokens.q.shape[2], tokens.v.shape[3]
+    _load_gates(gates, x.eps[part], x.gamma[part], G, tokens, first, count, h)
     for c in range(count):
         t, decay, end = first + c, gates[DECAY, c], gates[END, c]
         for i in range(K):
@@ -112,7 +119,7 @@ def decay_row(row, gamma, L, last):  # type: ignore[no-untyped-def]
 def prepare(x, part):  # type: ignore[no-untyped-def]
     """Makes the products of a chunk's rows, P of queries and KK of keys, decayed and cut to the past."""
     X, Kt, PK, gamma = x.X[part], x.Kt[part], x.PK[part], x.gamma[part]
-    G, L = PK.shape[0] // C - 1, PK.shape[1] // C
+    G, L = erasures(x), PK.shape[1] // C
     set_transpose(Kt, X[C:])
     set_product(PK, X[: (1 + G) * C], Kt)
     if G > 1:
@@ -143,7 +150,7 @@ def _substitute(Z, KK, Y, eps):  # type: ignore[no-untyped-def]
 @inner
 def write(x, part, S):  # type: ignore[no-untyped-def]
     """Z and Y, given the state before the chunk."""
-    KK, Y, eps, E = x.PK[part, C:], x.Y[part], x.eps[part], x.eps.shape[1]
+    KK, Y, eps, E = x.PK[part, C:], x.Y[part], x.eps[part], C * erasures(x)
     Z = x.Z[part, C + E :]
     set_product(x.Z[part, : C + E], x.Xg[part], S)
     copy_state(Z, x.Z[part, C : C + E])
