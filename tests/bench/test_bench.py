@@ -113,6 +113,19 @@ def test_benches_refuse_bad_sizes_and_names(tmp_path: Path) -> None:
             sharded(**sizes)
 
 
+def test_benches_refuse_a_place_that_cannot_be_written_before_they_measure(tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "file").touch()
+    for bench in (decode.decode, layer.layer, model.model, op.op):
+        for out, why in (
+            (Path(), "has no name"),
+            (tmp_path / "folder", "is a folder"),
+            (tmp_path / "file/x", "cannot"),
+        ):
+            with pytest.raises(InputError, match=why):
+                bench(out=out)
+
+
 def test_models_of_the_throughput_study_are_of_one_size() -> None:
     counts = {name: model.parameters(config) for name, config in model.models(model.STUDY, 128, 2, 4).items()}
     target = counts["prism"]

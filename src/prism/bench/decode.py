@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from prism.bench.measure import Job, Measurement, in_turns, summarise, threads
 from prism.bench.model import models
-from prism.bench.report import Claim, leave, show_measurements
+from prism.bench.report import Claim, check_out, leave, show_measurements
 from prism.config import positive, some
 from prism.layers.base.mixer import State
 from prism.models.backbone import Backbone
@@ -125,6 +125,7 @@ def decode(
     """
     some(mixers=mixers)
     positive(contexts=contexts, dim=dim, layers=layers, tokens=tokens, num_threads=num_threads, repeats=repeats)
+    check_out(out)
     with threads(num_threads):
         every = {(name, T): job for T in contexts for name, job in jobs(mixers, dim, layers, heads, T, tokens).items()}
         if llama:

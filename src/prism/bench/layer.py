@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from prism.bench.measure import Job, Measurement, measured, threads
-from prism.bench.report import Claim, leave, show_measurements
+from prism.bench.report import Claim, check_out, leave, show_measurements
 from prism.config import positive, some
 from prism.errors import InputError
 from prism.layers.spelling import spelled_mixer
@@ -75,6 +75,7 @@ def layer(
     """
     some(mixers=mixers)
     positive(lengths=lengths, batch=batch, num_threads=num_threads, repeats=repeats)
+    check_out(out)
     for name in mixers:
         spelled_mixer(name, heads=heads).build(dim)  # refuses what does not fit
     works = ("forward", "forward+backward")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prism.bench.measure import Job, Measurement, measured
-from prism.bench.report import Claim, leave, show_measurements
+from prism.bench.report import Claim, check_out, leave, show_measurements
 from prism.config import at_least, positive, some
 from prism.errors import InputError
 from prism.layers.base.initial import initialise
@@ -106,6 +106,7 @@ def model(
     """
     some(mixers=mixers)
     positive(num_threads=num_threads, repeats=repeats)
+    check_out(out)
     for length, batch in sizes:
         at_least("length in sizes", length, 2)
         at_least("batch in sizes", batch, 1)

@@ -9,7 +9,7 @@ import torch
 from prism.bench.erasures import erasure_claims
 from prism.bench.measure import Measurement, copy_rate, in_turns, measured, threads
 from prism.bench.operators import Size, System, available, check, jobs, label
-from prism.bench.report import Claim, leave, show_measurements
+from prism.bench.report import Claim, check_out, leave, show_measurements
 from prism.config import positive
 from prism.machine import matmul_rate
 from prism.ops.delta.rule import delta_rule_flops
@@ -47,6 +47,7 @@ def op(
     positive(
         lengths=lengths, steps=steps, batch=batch, heads=heads, size=size, repeats=repeats, num_threads=num_threads
     )
+    check_out(out)
     if device == "cuda":
         from prism.bench.gpu import report
 

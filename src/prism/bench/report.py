@@ -9,7 +9,8 @@ from typing import Any
 from prism.bench.measure import Measurement
 from prism.display.figures import line_style, pyplot, save_figure
 from prism.display.tables import Cell, show
-from prism.files import write_whole
+from prism.errors import InputError
+from prism.files import refuse_folder, write_whole, writing
 from prism.machine import machine
 
 
@@ -67,6 +68,16 @@ def show_claims(claims: Sequence[Claim]) -> None:
         return
     rows = [[claim.text, f"{claim.measured:.2f}", claim.limit, claim.verdict] for claim in claims]
     show("ratios, from this run", ["ratio", "measured", "should be", "holds"], rows, left=(0, 2, 3))
+
+
+def check_out(out: Path) -> None:
+    """Refuses a place for OUT.json and OUT.png where nothing could be written, before anything is measured."""
+    if not out.name:
+        raise InputError(f"--out {out} has no name: results go to NAME.json and NAME.png")
+    for kind in (".json", ".png"):
+        refuse_folder(out.with_suffix(kind))
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def leave(

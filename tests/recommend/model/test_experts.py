@@ -4,9 +4,11 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
+from prism import read_log
 from prism.errors import InputError
 from prism.recommend.data.log import Log
 from prism.recommend.data.splits import Queries
@@ -20,6 +22,7 @@ from prism.recommend.model.experts import (
     popular,
     regression,
     tables,
+    training,
 )
 from prism.recommend.model.experts.entries import KINDS, REPEAT_FLOOR, TOGETHER_READ
 from prism.recommend.model.experts.popular import popularity
@@ -331,6 +334,30 @@ def test_the_only_user_of_a_log_is_told_nothing_by_the_tables() -> None:
         np.array([of.users[0]]), np.array([of.offsets[of.users[0]]]), np.array([of.offsets[of.users[0] + 1]])
     )
     assert set(seen.added.kinds.tolist()) <= {KINDS.index("own"), KINDS.index("repeat")}
+
+
+def test_a_window_late_in_a_long_history_is_reached_from_a_state_that_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    longest = MOST + 400  # more distinct items than have slots
+    users = np.concatenate([np.zeros(longest, int), rng.integers(1, 20, 500)])
+    items = np.concatenate([rng.permutation(MOST + 200), rng.integers(0, MOST + 200, 700)])
+    of = read_log(pl.DataFrame({"user": users, "item": items, "time": rng.integers(0, 10**6, len(users))}))
+    experts = fit_experts(of, novel=False, timed=True)
+    user = int(np.argmax(of.lengths))
+    starts = of.offsets[user] + np.array([0, 63, 64, 65, 500, longest - 3])
+    asked = (np.full(len(starts), user), starts, np.minimum(starts + 40, of.offsets[user + 1]))
+    along = []
+    for stride in (64, 10**9):
+        monkeypatch.setattr(training, "STRIDE", stride)
+        features = TrainingFeatures.of_log(of, experts)
+        along.append(sum(map(len, features._along.values())))
+        seen = features.of(*asked)
+        if stride == 64:
+            kept = seen
+    assert along == [(longest - 1) // 64, 0]
+    torch.testing.assert_close(kept.contexts, seen.contexts, rtol=0, atol=0)
+    for mine, replayed in zip(kept.added, seen.added, strict=True):
+        torch.testing.assert_close(mine, replayed, rtol=0, atol=0)
 
 
 def test_lately_knows_nothing_of_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,20 +85,36 @@ def add_live(out, x, gates, state, now, tables, repeats):  # type: ignore[no-unt
 
 @loop
 def window_entries(  # type: ignore[no-untyped-def]
-    items, times, begin, first, last, state, slots, own, sums, tables, weights, novel, timed, contexts, rows, starts
+    items,
+    times,
+    begin,
+    reached,
+    first,
+    last,
+    state,
+    slots,
+    own,
+    sums,
+    tables,
+    weights,
+    novel,
+    timed,
+    contexts,
+    rows,
+    starts,
 ):
     """Features of the events first … last − 1 of a history that begins at `begin`, each from the events before it.
 
-    Fills contexts, rows and starts; gives (items, kinds, values). Where only items that are new to the user are asked
-    for (`novel`), an event that is none has no features: it teaches the model alone.
+    The state is that before the event `reached`, of which slots tell too. Fills contexts, rows and starts; gives
+    (items, kinds, values). Where only items that are new to the user are asked for (`novel`), an event that is none
+    has no features: it teaches the model alone.
     """
-    forget(state, slots)
     known, zeros = len(sums), len(tables.bank) - 1
     columns = np.empty(1 << 14, dtype=np.int32)
     kinds = np.empty(1 << 14, dtype=np.int8)
     values = np.empty(1 << 14, dtype=np.float32)
     at = 0
-    for t in range(begin, last):
+    for t in range(reached, last):
         slot, again = find_by(slots, state, items[t])
         if t >= first:
             now = times[t] if timed or t == begin else times[t - 1]

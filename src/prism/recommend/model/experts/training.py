@@ -14,7 +14,10 @@ from prism.recommend.model.experts import kernels
 from prism.recommend.model.experts.fitted import Experts, Floats
 from prism.recommend.model.experts.named import Named
 from prism.recommend.model.experts.tables import FOLDS, ExpertTables, expert_tables
-from prism.recommend.model.experts.user_state import empty_state
+from prism.recommend.model.experts.user_state import UserState, empty_state, forget, restore, states_along
+
+# Events between two states that are kept of long histories: a window is reached from the latest one before it.
+STRIDE = 2048
 
 
 class Seen(NamedTuple):
@@ -67,6 +70,7 @@ class TrainingFeatures:
         own = periods + 2 * np.arange(len(self._tables))[:, None]
         late = np.broadcast_to(np.arange(periods), (len(own), periods))
         self._places = np.concatenate([late, own, own + 1, np.full_like(own, len(self._bank) - 1)], 1)
+        self._along = {user: self._states_along(user) for user in np.flatnonzero(log.lengths > STRIDE).tolist()}
 
     @classmethod
     def of_log(cls, train: Log, experts: Experts, folds: int = FOLDS, seed: int = 0) -> "TrainingFeatures":
@@ -88,6 +92,19 @@ class TrainingFeatures:
         added = Additions(entry_starts, items, kinds, values, self._bank, torch.from_numpy(rows))
         return Seen(torch.from_numpy(contexts), added)
 
+    def _states_along(self, user: int) -> list[UserState]:
+        events = slice(*self._log.offsets[user : user + 2])
+        return states_along(self._log.items[events], self._log.times[events], STRIDE)
+
+    def _reach(self, state: UserState, slots: NDArray[np.int32], user: int, position: int) -> int:
+        """Brings the state to an event at most STRIDE before this position of the user's history; gives which."""
+        reached = min(position // STRIDE, len(self._along.get(user, ())))
+        if reached:
+            restore(state, slots, self._along[user][reached - 1])
+        else:
+            forget(state, slots)
+        return reached * STRIDE
+
     def _windows(
         self, users: Ints, starts: Ints, ends: Ints, limits: Ints, contexts: Floats, rows: Ints, counts: Ints
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int8], Floats]]:
@@ -98,8 +115,10 @@ class TrainingFeatures:
         for n, (user, first, last) in enumerate(zip(users.tolist(), starts.tolist(), ends.tolist(), strict=True)):
             here, fold = slice(limits[n], limits[n + 1]), int(self._fold[user])
             places = np.zeros(last - first + 1, dtype=np.int64)
+            begin = int(log.offsets[user])
+            reached = begin + self._reach(state, slots, user, first - begin)
             yield kernels.window_entries(
-                log.items, log.times, int(log.offsets[user]), first, last, state, slots, own, sums,
+                log.items, log.times, begin, reached, first, last, state, slots, own, sums,
                 self._tables[fold], experts.repeats, experts.novel, experts.timed, contexts[here], rows[here], places,
             )  # fmt: skip
             counts[here] = np.diff(places)

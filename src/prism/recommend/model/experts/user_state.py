@@ -99,6 +99,16 @@ def state_after(items: NDArray[Any], times: NDArray[np.int64]) -> UserState:
     return state
 
 
+def states_along(items: NDArray[Any], times: NDArray[np.int64], every: int) -> list[UserState]:
+    """After the first `every` events of a history, after twice as many, …; they share what they all have seen."""
+    state, along = empty_state(max(STEP, len(np.unique(items)))), []
+    for end in range(every, len(items), every):
+        _take_all(state, items[end - every : end].astype(np.int32), times[end - every : end])
+        own = {name: getattr(state, name).copy() for name in (*PER_SLOT, "recent", "facts", "habit")}
+        along.append(state._replace(**own).trimmed())
+    return along
+
+
 def _with_room(state: UserState) -> UserState:
     """With room for one more distinct item; where there is none, for a few more: little is held in vain."""
     n = state.distinct
@@ -193,11 +203,41 @@ def forget(state, slots):  # type: ignore[no-untyped-def]
 
 
 @loop
+def restore(state, slots, saved):  # type: ignore[no-untyped-def]
+    """Back to what was saved, of the same user or of another, in memory with room for it."""
+    forget(state, slots)
+    distinct, n = saved.facts[DISTINCT], kept(saved)
+    state.seen[:distinct] = saved.seen[:distinct]
+    state.items[:n] = saved.items[:n]
+    state.counts[:n] = saved.counts[:n]
+    state.places[:n] = saved.places[:n]
+    state.times[:n] = saved.times[:n]
+    state.rhythm[:n] = saved.rhythm[:n]
+    state.after[:n] = saved.after[:n]
+    state.recent[:] = saved.recent
+    state.facts[:] = saved.facts
+    state.habit[:] = saved.habit
+    _assign(state, slots)
+
+
+@loop
+def _assign(state, slots):  # type: ignore[no-untyped-def]
+    """What `find_by` looks at: the slot of each item that has one, and that of another for those that had one once."""
+    for n in range(state.facts[DISTINCT]):
+        slots[state.seen[n]] = 0
+    for slot in range(kept(state)):
+        slots[state.items[slot]] = slot
+
+
+@loop
 def _take_all(state, items, times):  # type: ignore[no-untyped-def]
     top = 0
     for n in range(len(items)):
         top = max(top, items[n] + 1)
+    for n in range(state.facts[DISTINCT]):
+        top = max(top, state.seen[n] + 1)
     slots = np.full(top, -1, dtype=np.int32)
+    _assign(state, slots)
     for n in range(len(items)):
         slot, again = find_by(slots, state, items[n])
         slots[items[n]] = take(state, slot, again, items[n], times[n])
