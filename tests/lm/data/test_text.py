@@ -102,6 +102,19 @@ def test_a_trained_tokenizer_gives_every_text_back(tokenizer, tmp_path: Path) ->
     assert len(tokenizer) == 300
 
 
+def test_a_tokenizer_of_the_same_vocabulary_that_cuts_otherwise_is_another(tokenizer, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, normalizers
+
+    tokenizer.save_pretrained(tmp_path / "same")
+    assert fingerprint(load_tokenizer(tmp_path / "same")) == fingerprint(tokenizer)
+    core = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    core.normalizer = normalizers.Lowercase()
+    core.save(str(tmp_path / "lower.json"))
+    lower = load_tokenizer(tmp_path / "lower.json")
+    assert lower.get_vocab() == tokenizer.get_vocab()
+    assert fingerprint(lower) != fingerprint(tokenizer)
+
+
 def test_a_sentencepiece_model_gives_its_own_tokens(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece", reason="pip install sentencepiece")
     (tmp_path / "text.txt").write_text("\n".join(f"the words {n} of a small text" for n in range(200)))

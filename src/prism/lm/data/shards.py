@@ -16,6 +16,8 @@ from prism.files import write_whole
 from prism.lm.data.tokenizer import Tokenizer
 
 INDEX = "shards.json"
+# What tokenizers of one vocabulary cut differently, if they do: cases, spaces, marks, numbers, scripts.
+SAMPLE = " The quick  Brown\tFOX, don't 'jump';\n\n  over 1234567.89 of CamelCase_names: Ünïcodé 日本語 Привет 🙂\r\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +73,10 @@ class Shards:
 
 
 def fingerprint(tokenizer: Tokenizer, *names: str) -> str:
-    """Stands for a tokenizer and the text that it was given."""
+    """Stands for a tokenizer, its vocabulary and how it cuts a sample, and for the text that it was given."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    return hashlib.sha256("\n".join([vocabulary, *names]).encode()).hexdigest()[:16]
+    (cut,) = encode(tokenizer, [SAMPLE])
+    return hashlib.sha256("\n".join([vocabulary, json.dumps(cut), *names]).encode()).hexdigest()[:16]
 
 
 def write_shards(
