@@ -1,6 +1,7 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,19 @@ def test_the_store_is_its_owners_alone(client: TestClient, tmp_path: Path) -> No
     kept = list(tmp_path.glob("events.db*"))
     assert kept
     assert {one.stat().st_mode & 0o77 for one in kept} == {0}
+
+
+def test_a_file_of_keys_stays_readable_by_whom_it_was(tmp_path: Path) -> None:
+    add_key(tmp_path / "keys", "a")
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "keys").chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "keys", 12345, 54321)
+    before = (tmp_path / "keys").stat()
+    add_key(tmp_path / "keys", "b")
+    after = (tmp_path / "keys").stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert read_keys(tmp_path / "keys").tenants == {"a", "b"}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from prism.recommend.serve import catalogues
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.catalogue import _cell
 from prism.recommend.serve.keys import add_key, read_keys
-from prism.recommend.serve.stores.base import User
+from prism.recommend.serve.stores.base import Item, User
 
 NEW = {"item": "new-1", "name": "Wooden horse", "features": {"department": "toys", "year": 1993}}
 KINDS: list[dict[str, Any]] = [
@@ -209,6 +209,16 @@ def test_a_tenant_may_tell_of_so_many_items(client: TestClient, monkeypatch: pyt
     answer = client.put("/items", json={"items": [{"item": "3"}]})
     assert answer.status_code == 422
     assert answer.json()["detail"] == "a tenant may tell of 2 items, and these would be 3"
+
+
+def test_changes_that_were_made_ready_before_others_came_lose_none(client: TestClient) -> None:
+    engine = client.service.engine
+    before = engine.catalogues.of("default", engine.states.shelf)
+    ready = engine.catalogues.prepare(before, [Item("1", None, "One")])
+    engine.change_items("default", [Item("2", None, "Two")])
+    engine.change_items("default", [Item("1", None, "One")], ready)
+    shown = {one["item"]: one["name"] for one in client.get("/items", params={"limit": 100}).json()}
+    assert (shown["1"], shown["2"]) == ("One", "Two")
 
 
 def test_a_model_without_a_table_takes_names_and_refuses_features(tmp_path: Path) -> None:

@@ -84,6 +84,19 @@ def test_a_snapshot_is_of_one_model_and_a_user_is_forgotten_whole(store: Store) 
     assert store.append([Event(A, "1", "y", 1)]) == [Stored(1, True)]
 
 
+def test_a_state_of_events_that_are_gone_is_not_kept(store: Store) -> None:
+    """Two services share a store: one forgets a user while the other is about to keep what it knows."""
+    store.append([Event(A, "1", "x", 10), Event(A, "2", "y", 20)])
+    late = Snapshot(Version(2, "2"), 20, b"late")
+    store.forget(A)
+    store.save("model", [(A, late)])
+    store.append([Event(A, "3", "x", 10), Event(A, "4", "y", 20)])
+    store.save("model", [(A, late)])
+    assert store.snapshots([A], "model") == [None]
+    store.save("model", [(A, late._replace(version=Version(2, "4")))])
+    assert store.snapshots([A], "model") == [late._replace(version=Version(2, "4"))]
+
+
 def test_what_is_said_of_items_is_their_tenants_alone_and_a_change_leaves_the_rest(store: Store) -> None:
     version = store.items_version("a")
     kind = (("kind", "toys|é'\"\\"), ("year", "1999"))

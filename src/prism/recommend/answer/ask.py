@@ -22,7 +22,9 @@ def after_last(log: Log, users: Ints, candidates: int, *, at: int | None = None)
     known = log.items < candidates
     if not known.all():
         log = log.where(known)
-    blank = np.append(log.times, 0)[np.maximum(log.offsets[1:] - 1, 0)] if at is None else at
+    blank: Ints | int = 0 if at is None else at
+    if at is None and log.n_events:  # who has no event has no time
+        blank = np.where(log.lengths > 0, log.times[np.maximum(log.offsets[1:] - 1, 0)], 0)
     asked = replace(
         log,
         offsets=log.offsets + np.arange(log.n_users + 1),

@@ -13,6 +13,9 @@ from prism.recommend.data.log import Ids, Ints, Log
 from prism.recommend.evaluation.ranking import Scorer
 from prism.recommend.recommender import Recommender
 
+# Scores that exist at once: a service answers several such questions at a time.
+BLOCK_SCORES = 2_000_000
+
 
 class Reason(NamedTuple):
     """One event of the history."""
@@ -62,7 +65,8 @@ def reasons(scorer: Scorer, log: Log, items: int, code: int, *, last: int, k: in
     if not len(known):
         return []
     every, queries = after_last(_without(log, known), np.arange(len(known) + 1), items)
-    scores = scorer(every, queries)[:, code].double().cpu().numpy()
+    blocks = queries.blocks(max(1, BLOCK_SCORES // items))
+    scores = np.concatenate([scorer(every, part)[:, code].double().cpu().numpy() for part in blocks])
     effects = scores[0] - scores[1:]
     order = np.argsort(-effects, kind="stable")[:k]
     codes = log.items[known[order]]

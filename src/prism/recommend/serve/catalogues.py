@@ -49,30 +49,39 @@ class Catalogues:
         self._kept[tenant] = _Kept(catalogue, version, time.monotonic() + ITEM_SECONDS)
         return catalogue
 
-    def change(self, tenant: str, shelf: Shelf, changes: Sequence[Item]) -> Catalogue:
-        """Keeps what a tenant tells of items, all different."""
-        told = dict(self.of(tenant, shelf).told)
-        for one in changes:
-            told[one.id] = changed(told, one)
-        if len(told) > MOST_ITEMS:
-            raise InputError(f"a tenant may tell of {MOST_ITEMS:,} items, and these would be {len(told):,}")
+    def change(self, tenant: str, shelf: Shelf, changes: Sequence[Item], ready: "Ready | None" = None) -> Catalogue:
+        """Keeps what a tenant tells of items, all different; `ready` is what `prepare` made of them."""
+        before = self.of(tenant, shelf)
+        made = ready.made if ready is not None and ready.before is before else _after(before, shelf, changes)
         self.store.set_items(tenant, changes)
         # a version of the past: where others write too, what they changed meanwhile is read next time
-        return self._keep(tenant, Catalogue(shelf, told), self._kept[tenant].version)
+        return self._keep(tenant, made, self._kept[tenant].version)
 
     def clear(self) -> None:
         """The store is to be asked again."""
         self._kept.clear()
 
-    def prepare(self, shelf: Shelf, tenant: str | None = None, changes: Sequence[Item] = ()) -> None:
-        """Works out where unknown items belong, so that the engine need not; in any other thread.
+    def prepare(self, before: Catalogue, changes: Sequence[Item]) -> "Ready":
+        """The catalogue after a tenant's changes, so that the engine need not make it; in any other thread."""
+        return Ready(before, _after(before, before.shelf, changes))
 
-        Those of all tenants under another model; or a tenant's changes.
-        """
-        if tenant is None:
-            for one in list(self._kept.values()):
-                shelf.prepare(one.catalogue.told.values())
-            return
-        kept = self._kept.get(tenant)
-        told = {} if kept is None else kept.catalogue.told
-        shelf.prepare([changed(told, one) for one in changes])
+    def place(self, shelf: Shelf) -> None:
+        """Works out where all tenants' items belong under another model; in any other thread."""
+        for one in list(self._kept.values()):
+            shelf.prepare(one.catalogue.told.values())
+
+
+class Ready(NamedTuple):
+    """What a catalogue becomes by changes, as long as it is the tenant's."""
+
+    before: Catalogue
+    made: Catalogue
+
+
+def _after(before: Catalogue, shelf: Shelf, changes: Sequence[Item]) -> Catalogue:
+    told = dict(before.told)
+    for one in changes:
+        told[one.id] = changed(told, one)
+    if len(told) > MOST_ITEMS:
+        raise InputError(f"a tenant may tell of {MOST_ITEMS:,} items, and these would be {len(told):,}")
+    return Catalogue(shelf, told)

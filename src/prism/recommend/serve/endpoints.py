@@ -13,6 +13,7 @@ from prism.recommend.serve import schema
 from prism.recommend.serve.admission import JSON
 from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.catalogue import Catalogue
+from prism.recommend.serve.catalogues import Ready
 from prism.recommend.serve.problems import MEDIA, Refused, problem
 from prism.recommend.serve.service import Service
 from prism.recommend.serve.stores.base import Item
@@ -80,21 +81,21 @@ class Endpoints:
 
         What an entry leaves out stays as it is.
         """
-        shelf, catalogues = self.engine.states.shelf, self.engine.catalogues
+        before = await self.answers.catalogue(tenant)
 
-        def checked() -> list[Item]:
+        def checked() -> tuple[list[Item], Ready]:
             changes: dict[str, Item] = {}
             for one in body.items:
                 nothing = one.name is None and one.features is None
                 on = True if one.available is None and nothing else one.available
-                features = None if one.features is None else shelf.checked(one.features)
+                features = None if one.features is None else before.shelf.checked(one.features)
                 change = Item(one.item, on, one.name, features)
                 changes[one.item] = changes[one.item].changed(change) if one.item in changes else change
-            catalogues.prepare(shelf, tenant, list(changes.values()))
-            return list(changes.values())
+            all_of_them = list(changes.values())
+            return all_of_them, self.engine.catalogues.prepare(before, all_of_them)
 
-        changes = await asyncio.to_thread(checked)
-        made: Catalogue = await self.answers.call(lambda: self.engine.change_items(tenant, changes))
+        changes, ready = await asyncio.to_thread(checked)
+        made: Catalogue = await self.answers.call(lambda: self.engine.change_items(tenant, changes, ready))
         return [schema.ItemSet(**made.facts(one.id)) for one in changes]
 
     async def model(self, tenant: str) -> schema.ModelFacts:
@@ -122,7 +123,7 @@ class Endpoints:
 
         def made() -> Any:
             states = self.engine.prepare(Recommender.load(folder, device=str(self.engine.recommender.device)))
-            self.engine.catalogues.prepare(states.shelf)
+            self.engine.catalogues.place(states.shelf)
             return states
 
         states = await asyncio.to_thread(made)

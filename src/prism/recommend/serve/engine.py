@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prism.config import at_least
@@ -16,7 +16,7 @@ from prism.errors import InputError
 from prism.recommend.live.placed import Beside
 from prism.recommend.recommender import Recommender
 from prism.recommend.serve.catalogue import Catalogue
-from prism.recommend.serve.catalogues import Catalogues
+from prism.recommend.serve.catalogues import Catalogues, Ready
 from prism.recommend.serve.labels import Found
 from prism.recommend.serve.requests import MOST_EVENTS, Answer, Ask, Busy, Outcome, Question, deliver
 from prism.recommend.serve.states import States
@@ -141,6 +141,9 @@ class Engine:
             self.states.load([user for user in some if user not in self.states])
         except StoreError as error:
             self.failure = str(error)
+        except Exception:  # whoever is asked for is rebuilt then
+            log.exception("users could not be rebuilt")
+            self._cold.clear()
 
     def _round(self, batch: list[Ask]) -> None:
         batch = [ask for ask in batch if not ask.answer.cancelled()]
@@ -214,9 +217,9 @@ class Engine:
         """A tenant's items now. To be called by the engine."""
         return self.catalogues.of(tenant, self.states.shelf)
 
-    def change_items(self, tenant: str, changes: Sequence[Item]) -> Catalogue:
+    def change_items(self, tenant: str, changes: Sequence[Item], ready: Ready | None = None) -> Catalogue:
         """Keeps what a tenant tells of items, all different. To be called by the engine."""
-        return self.catalogues.change(tenant, self.states.shelf, changes)
+        return self.catalogues.change(tenant, self.states.shelf, changes, ready)
 
     def describe(self, user: User) -> dict[str, Any] | None:
         """Events of a user; to be called by the engine."""
@@ -240,14 +243,16 @@ class Engine:
         self.states.drop([user])
         return count
 
-    def warm(self) -> None:
-        """Runs what a first request would have to compile; leaves nothing behind."""
+    def warm(self, tenants: Iterable[str] = ()) -> None:
+        """Runs what a first request would have to compile, and makes the tenants' catalogues."""
         user, item = User("", ""), str(self.recommender.log.item_ids[0])
 
         def work() -> None:
             self.pool.update([user], [item], [0])
             self._answer([Question(user)], {"": self.catalogue("")})
             self.states.drop([user])
+            for tenant in tenants:
+                self.catalogue(tenant)
 
         self.ask(Ask(call=work)).result()
 

@@ -2,10 +2,13 @@
 
 import hmac
 import json
+import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 from prism.errors import InputError
@@ -22,6 +25,11 @@ class Keys:
     operators: frozenset[str] = frozenset()
     """Hashes of keys that may change what all tenants share."""
 
+    @property
+    def tenants(self) -> set[str]:
+        """Everyone who may ask."""
+        return {tenant for tenant, _ in self.hashes} or {OPEN}
+
     def tenant(self, key: str | None) -> str | None:
         """Whose key this is; None: nobody's."""
         if not self.hashes:
@@ -34,7 +42,7 @@ class Keys:
 
     def operates(self, key: str | None) -> bool:
         """Whether the model may be changed with this key: a single tenant's may, of several an operator's."""
-        if len({tenant for tenant, _ in self.hashes}) < 2:
+        if len(self.tenants) < 2:
             return self.tenant(key) is not None
         given = sha256((key or "").encode()).hexdigest()
         return sum(hmac.compare_digest(given, one) for one in self.operators) > 0  # all of them, as above
@@ -78,6 +86,10 @@ def add_key(path: Path, tenant: str, operator: bool = False) -> str:
     key = secrets.token_urlsafe(32)
     made = {"tenant": tenant, "sha256": sha256(key.encode()).hexdigest()}
     rows.append(made | ({"operator": True} if operator else {}))
+    before = path.stat() if path.exists() else None
     write_whole(path, json.dumps(rows, indent=1).encode())
-    path.chmod(0o600)
+    path.chmod(0o600 if before is None else S_IMODE(before.st_mode))
+    if before is not None and os.name == "posix":
+        with suppress(PermissionError):  # whoever adds a key, the service goes on reading the file
+            os.chown(path, before.st_uid, before.st_gid)
     return key

@@ -50,7 +50,7 @@ def run(model: Path, options: Options) -> None:
         recommender, open_store(address), capacity=options.users_in_memory, snapshot_every=options.snapshot_every
     )  # fmt: skip
     try:
-        engine.warm()
+        engine.warm(keys.tenants)
         service = Service(
             engine=engine,
             folder=model.resolve(),

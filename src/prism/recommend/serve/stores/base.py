@@ -123,7 +123,10 @@ class Store(ABC):
 
     @abstractmethod
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
-        """Snapshots of states under a model, in place of older ones."""
+        """Snapshots of states under a model, in place of older ones.
+
+        One whose last event is no more among the user's is not kept: the user was forgotten meanwhile.
+        """
 
     @abstractmethod
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:

@@ -63,7 +63,11 @@ SELECT s.seq, s.id, s.time, s.checksum, s.state FROM {USERS} LEFT JOIN prism_sna
   ON s.tenant = given.tenant AND s."user" = given."user" AND s.model = %s ORDER BY given.n
 """
 SAVE = """
-INSERT INTO prism_snapshots VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (tenant, "user") DO UPDATE SET
+INSERT INTO prism_snapshots SELECT given.* FROM (VALUES (%s::text, %s::text, %s::text, %s::bigint, %s::text, %s::bigint,
+  %s::bigint, %s::bytea)) AS given(tenant, "user", model, seq, id, time, checksum, state)
+  WHERE EXISTS (SELECT 1 FROM prism_events e
+    WHERE e.tenant = given.tenant AND e."user" = given."user" AND e.seq = given.seq AND e.id = given.id)
+ON CONFLICT (tenant, "user") DO UPDATE SET
   model = excluded.model, seq = excluded.seq, id = excluded.id, time = excluded.time, checksum = excluded.checksum,
   state = excluded.state
 """
@@ -130,7 +134,8 @@ class PostgresStore(ServerStore):
 
         def work() -> None:
             with self._db.transaction(), self._db.cursor() as cursor:
-                cursor.executemany(SAVE, sorted(rows))  # in one order: no two services wait for each other
+                self._db.execute(LOCK, [[row[0] for row in rows], [row[1] for row in rows]])
+                cursor.executemany(SAVE, rows)
 
         self.attempt(work)
 

@@ -49,6 +49,13 @@ for n = 1, #ARGV / 2 do
 end
 return done
 """
+# KEYS: events, state; ARGV: the number and id of the event that the state has taken in last, facts, state.
+SAVE = """
+local entry = redis.call('LINDEX', KEYS[1], ARGV[1] - 1)
+if entry and cjson.decode(entry)[1] == ARGV[2] then
+  redis.call('HSET', KEYS[2], 'facts', ARGV[3], 'state', ARGV[4])
+end
+"""
 # KEYS: events, ids, state.
 FORGET = """
 local events = redis.call('LRANGE', KEYS[1], 0, -1)
@@ -73,6 +80,7 @@ class RedisStore(ServerStore):
         self._db = redis.Redis.from_url(plain, socket_timeout=SECONDS, socket_connect_timeout=SECONDS)
         self._check()
         self._append = self._db.register_script(APPEND)
+        self._save = self._db.register_script(SAVE)
         self._forget = self._db.register_script(FORGET)
 
     def _check(self) -> None:
@@ -118,7 +126,8 @@ class RedisStore(ServerStore):
         pipe = self._db.pipeline(transaction=False)
         for user, one in states:
             *facts, state = one.sealed()
-            pipe.hset(_key("state", user), mapping={"facts": json.dumps([model, *facts]), "state": state})
+            args = [*one.version, json.dumps([model, *facts]), state]
+            self._save(keys=[_key("events", user), _key("state", user)], args=args, client=pipe)
         self.attempt(pipe.execute)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:

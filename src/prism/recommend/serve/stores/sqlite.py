@@ -51,6 +51,10 @@ APPEND = """
 INSERT INTO events SELECT ?1, ?2, COALESCE((SELECT MAX(seq) FROM events WHERE tenant = ?1 AND user = ?2), 0) + 1,
   ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM events WHERE tenant = ?1 AND id = ?3) RETURNING seq
 """
+SAVE = """
+INSERT OR REPLACE INTO snapshots SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
+  WHERE EXISTS (SELECT 1 FROM events WHERE tenant = ?1 AND user = ?2 AND seq = ?4 AND id = ?5)
+"""
 SET_ITEM = """
 INSERT INTO items VALUES (?1, ?2, COALESCE(?3, 1), ?4, ?5) ON CONFLICT (tenant, item) DO UPDATE SET
   available = COALESCE(?3, available), name = COALESCE(?4, name), features = COALESCE(?5, features)
@@ -64,9 +68,10 @@ class SqliteStore(Store):
 
     def __init__(self, path: Path):
         self.path = path
-        self._db = self._open()
+        self._db = self._open(checked=True)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, checked: bool = False) -> sqlite3.Connection:
+        """The file, `checked` from end to end: that takes as long as reading it."""
         db = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +81,7 @@ class SqliteStore(Store):
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA secure_delete=ON")
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            found = db.execute("PRAGMA quick_check(1)").fetchone()[0] if checked else "ok"
             if found != "ok":
                 raise sqlite3.DatabaseError(" ".join(found.split()))
             db.executescript(SCHEMA)
@@ -153,7 +158,7 @@ class SqliteStore(Store):
     def save(self, model: str, states: Iterable[tuple[User, Snapshot]]) -> None:
         rows = [(*user, model, *one.sealed()) for user, one in states]
         with self._transaction():
-            self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany(SAVE, rows)
 
     def snapshots(self, users: Sequence[User], model: str) -> list[Snapshot | None]:
         query = "SELECT seq, id, time, checksum, state FROM snapshots WHERE tenant = ? AND user = ? AND model = ?"
