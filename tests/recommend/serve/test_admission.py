@@ -1,6 +1,8 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,27 @@ def test_whatever_a_user_is_called_it_can_be_read_and_deleted(client: TestClient
     assert client.delete(path).json() == {"user": user, "removed_events": 1}
     assert client.get(path).status_code == 404
     assert 'path="/users/{user}",status="404"' in client.get("/metrics").text  # never the id
+
+
+def test_a_refused_request_leaves_no_id_in_the_measures_and_none_in_the_log(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = service(model, tmp_path / "e.db", options=Options(max_body=2000, max_rate=3, timeout=60))
+    caplog.set_level(logging.INFO, logger="prism.serve.requests")
+    with TestClient(create_app(made)) as test:
+        long = {"X-API-Key": "another", "Content-Length": "5000"}
+        assert test.delete("/users/somebody", headers=long).status_code == 413
+        assert test.delete("/of/somebody", headers=long).status_code == 413
+        assert 429 in [test.get("/users/somebody").status_code for _ in range(9)]
+    text = made.measures.text(made.engine).decode()
+    assert {'path="/users/{user}",status="413"', 'path="/users/{user}",status="429"'} <= set(
+        re.findall(r'path="[^"]*",status="4[0-9]*"', text)
+    )
+    assert 'path="other",status="413"' in text
+    assert "somebody" not in text
+    assert "/users/{user}" in caplog.text
+    assert "somebody" not in caplog.text
+    made.engine.stop()
 
 
 def test_ids_that_are_numbers_can_be_sent_back_as_they_came(client: TestClient) -> None:

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from prism.recommend.serve.answers import PARSERS, Answers
+from prism.recommend.serve.paths import OTHER, Paths
 from prism.recommend.serve.peers import HOP
 from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
 from prism.recommend.serve.router import SHARED, Router
@@ -34,6 +35,7 @@ class Admission:
 
     def __init__(self, app: Any, service: Service, answers: Answers):
         self.app, self.service, self.answers = app, service, answers
+        self._paths = Paths(app.routes)
         self._router = None if service.peers is None else Router(answers, service.peers)
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -42,15 +44,15 @@ class Admission:
             await self.app(scope, receive, send)
             return
         start, status, path = time.perf_counter(), 499, scope["path"]
+        parser = PARSERS.get((scope["method"], path))
+        if parser is None:
+            path = self._paths.pattern(path)
         try:
             self._admit(scope)
-            parser = PARSERS.get((scope["method"], path))
             if parser is not None:
                 status = await self._answer(parser, scope, receive, send)
             else:
-                path, status = "other", await self._pass_on(scope, receive, send)
-                # never the path itself: it has users' ids
-                path = getattr(scope.get("route"), "path_format", "other")
+                status = await self._pass_on(scope, receive, send)
         except Gone:
             pass
         except Exception as error:
@@ -60,7 +62,7 @@ class Admission:
             if not scope.get("prism.answered"):
                 await respond(send, status, problem(status, detail), MEDIA)
         seconds = time.perf_counter() - start
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = scope["method"] if scope["method"] in METHODS else OTHER
         self.service.measures.request(method, path, status, seconds)
         if log.isEnabledFor(logging.INFO):
             line = {"method": method, "path": path, "status": status, "ms": round(seconds * 1e3, 3)}
