@@ -1,6 +1,7 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import asyncio
 import logging
 import re
 import time
@@ -187,6 +188,54 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
         assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
         assert 429 in [test.get("/health").status_code for _ in range(12)]
     made.engine.stop()
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/events"), ("PUT", "/items"), ("POST", "/model")])
+def test_a_body_that_has_no_end_is_refused_while_it_comes_wherever_it_is_sent(
+    model: Path, tmp_path: Path, method: str, path: str
+) -> None:
+    made = service(model, tmp_path / "e.db", options=Options(max_body=2000, timeout=1))
+    kind = {"content-type": "application/json"}
+    with TestClient(create_app(made)) as test:
+        long = test.request(method, path, content=iter([b'{"name": ', b" " * 1900, b" " * 1900]), headers=kind)
+        assert (long.status_code, long.json()["detail"]) == (413, "a request may have 2,000 bytes")
+        assert asyncio.run(status_of_a_slow_one(create_app(made), method, path)) == 408
+    made.engine.stop()
+
+
+async def status_of_a_slow_one(app: Any, method: str, path: str) -> int:
+    """What is answered to a request whose body does not go on."""
+    sent, begun = [], iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> Any:
+        return next(begun, None) or await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/events", "POST"),
+        ("PUT", "/recommendations", "GET, POST"),
+        ("POST", "/users/a%2Fb", "DELETE, GET"),
+        ("DELETE", "/items", "GET, PUT"),
+        ("POST", "/health", "GET, HEAD"),
+    ],
+)
+def test_a_path_that_is_known_says_which_methods_it_takes(
+    client: TestClient, method: str, path: str, allow: str
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"].endswith(f"takes {allow}")
 
 
 def test_the_document_names_every_field_of_every_answer_and_its_examples_work(tmp_path: Path) -> None:

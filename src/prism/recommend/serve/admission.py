@@ -51,6 +51,8 @@ class Admission:
             self._admit(scope)
             if parser is not None:
                 status = await self._answer(parser, scope, receive, send)
+            elif path != OTHER and scope["method"] not in (takes := self._paths.methods(path)):
+                status = await refuse_method(send, path, ", ".join(takes))
             else:
                 status = await self._pass_on(scope, receive, send)
         except Gone:
@@ -95,17 +97,17 @@ class Admission:
         return self._router is not None and not header(scope, HOP.encode())
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any) -> int:
-        if self._router is not None and self._shares(scope):
-            key = header(scope, b"x-api-key")
-            reply = await self._router.elsewhere(scope, key)
-            if reply is not None:
-                await respond(send, reply.status, reply.body, reply.kind)
-                return reply.status
-            if (scope["method"], scope["path"]) in SHARED:
-                self._tenant(key)
-                body = await self._body(receive)
-                await self._router.to_everyone(scope, body, key)
-                receive = replay(body, receive)
+        key = header(scope, b"x-api-key")
+        router = self._router if self._shares(scope) else None
+        if router is not None and (reply := await router.elsewhere(scope, key)) is not None:
+            await respond(send, reply.status, reply.body, reply.kind)
+            return reply.status
+        if (scope["method"], scope["path"]) in SHARED:
+            self._tenant(key)
+            body = await self._body(receive)  # read here: what FastAPI meets while it reads becomes 400
+            if router is not None:
+                await router.to_everyone(scope, body, key)
+            receive = replay(body, receive)
         status = 500
 
         async def noted(message: Any) -> None:
@@ -190,7 +192,13 @@ def header(scope: Any, name: bytes) -> str:
     return ""
 
 
-async def respond(send: Any, status: int, body: bytes, kind: str) -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+async def refuse_method(send: Any, path: str, takes: str) -> int:
+    """A path that is known, and another method than it takes."""
+    await respond(send, 405, problem(405, f"{path} takes {takes}"), MEDIA, (b"allow", takes.encode()))
+    return 405
+
+
+async def respond(send: Any, status: int, body: bytes, kind: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

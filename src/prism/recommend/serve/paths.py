@@ -12,7 +12,14 @@ class Paths:
 
     def __init__(self, routes: list[Any]):
         self._routes = [one for one in routes if isinstance(one, Route)]
+        self._methods: dict[str, set[str]] = {}
+        for one in self._routes:
+            self._methods.setdefault(one.path_format, set()).update(one.methods or ())
 
     def pattern(self, path: str) -> str:
         """Of the route; never the path itself: it has users' ids, and anyone can make up more of them."""
         return next((str(one.path_format) for one in self._routes if one.path_regex.match(path)), OTHER)
+
+    def methods(self, pattern: str) -> list[str]:
+        """What a known path takes."""
+        return sorted(self._methods[pattern])
