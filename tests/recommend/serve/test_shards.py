@@ -3,9 +3,12 @@
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -16,10 +19,16 @@ pytest.importorskip("fastapi", reason="the service needs fastapi: pip install 'p
 pytest.importorskip("httptools", reason="the service needs httptools: pip install 'prism-sequence[serve]'")
 httpx = pytest.importorskip("httpx", reason="the tests of the service need httpx: pip install httpx")
 
-from support.service import HOST, expected, items, models, running, send
+from fastapi.testclient import TestClient
+from support.servers import wait_for
+from support.service import HOST, expected, free_port, items, launch, models, running, send, service
 
 from prism.recommend.partition import partition
+from prism.recommend.serve import router
+from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key
+from prism.recommend.serve.options import Options
+from prism.recommend.serve.peers import Peers
 
 USERS = [f"user-{n}" for n in range(6)] + ["a/b", "c%2Fd ü"]
 
@@ -41,6 +50,61 @@ def test_a_shard_that_cannot_start_or_is_killed_ends_all_and_is_no_success(model
         assert parent.wait(timeout=60) == 1
         with pytest.raises(httpx.TransportError):
             client.get("/health")
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, int]]:
+    """Where someone takes connections and never says anything."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        one.listen(50)
+        yield one.getsockname()
+
+
+def test_a_shard_that_is_silent_is_given_up_and_told(
+    model: Path, tmp_path: Path, silent: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "MODEL_SECONDS", 0.5)
+    peers, options = Peers([(HOST, 1), silent], 0), Options(timeout=0.2)
+    made = service(model, tmp_path / "e.db", shards=2, peers=peers, options=options)
+    with TestClient(create_app(made)) as test:
+        theirs = next(user for user in USERS if partition(user, 2) == 1)
+        assert test.get(f"/users/{quote(theirs, safe='')}").status_code == 504
+        ready = test.get("/ready")
+        assert (ready.status_code, ready.json()["detail"]) == (503, "shard 1 did not answer within 0.2 seconds")
+        told = test.put("/items", json={"items": [{"item": "3", "available": False}]})
+        assert (told.status_code, told.json()["detail"]) == (504, "shard 1 did not answer within 0.2 seconds")
+        swapped = test.post("/model", json={"name": "two"})
+        assert (swapped.status_code, swapped.json()["detail"]) == (504, "shard 1 did not answer within 0.5 seconds")
+    assert theirs not in made.measures.text(made.engine).decode()
+    made.engine.stop()
+
+
+def test_a_service_that_waits_for_a_silent_shard_ends_when_it_is_told_to(
+    model: Path, tmp_path: Path, silent: tuple[str, int]
+) -> None:
+    port = free_port()
+    peers = ("--peers", f"{HOST}:{port}", f"{HOST}:{silent[1]}")
+    process = launch(model, tmp_path / "e.db", port, "--shards", "2", "--shard", "0", *peers, "--timeout", "2")
+    try:
+        wait_for(lambda: answers(port), 120)
+        with socket.create_connection((HOST, port)) as waits:
+            body = b'{"name": "two"}'
+            head = f"POST /model HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            waits.sendall(head.encode() + body)
+            time.sleep(0.5)
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    try:
+        return bool(httpx.get(f"http://{HOST}:{port}/health", timeout=1).status_code == 200)
+    except httpx.HTTPError:
+        return False
 
 
 def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:

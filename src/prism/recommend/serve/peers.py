@@ -51,10 +51,17 @@ class Peers:
         self._idle[shard].append(connection)
         return reply
 
-    async def everyone(self, method: str, target: str, body: bytes = b"", key: str = "") -> None:
-        """All others, at once; the first refusal is raised."""
-        replies = await asyncio.gather(*(self.ask(n, method, target, body, key) for n in self.others))
-        for reply in replies:
+    async def everyone(self, seconds: float, method: str, target: str, body: bytes = b"", key: str = "") -> None:
+        """All others, at once; the first refusal is raised, and that of one that does not answer in time is 504."""
+
+        async def within(shard: int) -> Reply:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self.ask(shard, method, target, body, key)
+            except TimeoutError:
+                raise Refused(504, f"shard {shard} did not answer within {seconds:g} seconds") from None
+
+        for reply in await asyncio.gather(*map(within, self.others)):
             accepted(reply)
 
 

@@ -1,5 +1,6 @@
 """One process of the service: the model is loaded and warm before the first request is let in."""
 
+import math
 import os
 import signal
 import socket
@@ -71,6 +72,7 @@ def run(model: Path, options: Options) -> None:
         config = uvicorn.Config(
             create_app(service, options.cors), http=Protocol, loop="uvloop", ws="none", log_level="warning",
             access_log=False, timeout_keep_alive=30, limit_concurrency=2000, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=math.ceil(2 * options.timeout),  # a request's body, then its answer
         )  # fmt: skip
         uvicorn.Server(config).run(sockets)
     finally:

@@ -15,8 +15,11 @@ from prism.recommend.serve import schema
 from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.client import Reply
 from prism.recommend.serve.peers import Peers, accepted
+from prism.recommend.serve.problems import Refused
 
 SHARED = {("PUT", "/items"), ("POST", "/model")}
+# In which another shard must have loaded another model.
+MODEL_SECONDS = 300.0
 
 
 class Router:
@@ -72,7 +75,7 @@ class Router:
         path: str = scope["path"]
         query = scope["query_string"].decode("latin-1")
         if path == "/ready":
-            await self.peers.everyone("GET", "/ready")
+            await self._all_ready()
             return None
         if scope["method"] not in ("GET", "DELETE"):  # another shard's answer to HEAD would have no body to wait for
             return None
@@ -89,9 +92,18 @@ class Router:
         async with asyncio.timeout(self.answers.service.options.timeout):
             return await self.peers.ask(shard, scope["method"], target, key=key)
 
+    async def _all_ready(self) -> None:
+        try:
+            await self.peers.everyone(self.answers.service.options.timeout, "GET", "/ready")
+        except Refused as error:
+            raise Refused(503, str(error)) from None
+
     async def to_everyone(self, scope: Any, body: bytes, key: str) -> None:
         """Passes on what concerns all users; raises the first refusal."""
-        await self.peers.everyone(scope["method"], scope["path"], body, key)
+        seconds = self.answers.service.options.timeout
+        if scope["path"] == "/model":
+            seconds = max(seconds, MODEL_SECONDS)
+        await self.peers.everyone(seconds, scope["method"], scope["path"], body, key)
 
 
 def _places(shards: list[int]) -> dict[int, list[int]]:
