@@ -23,11 +23,12 @@ from fastapi.testclient import TestClient
 from support.servers import wait_for
 from support.service import HOST, expected, free_port, items, launch, models, running, send, service
 
+from prism.cli import main
 from prism.recommend.partition import partition
 from prism.recommend.serve import router
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key
-from prism.recommend.serve.options import Options
+from prism.recommend.serve.options import SECRET, Options
 from prism.recommend.serve.peers import Peers
 
 USERS = [f"user-{n}" for n in range(6)] + ["a/b", "c%2Fd ü"]
@@ -105,6 +106,54 @@ def answers(port: int) -> bool:
         return bool(httpx.get(f"http://{HOST}:{port}/health", timeout=1).status_code == 200)
     except httpx.HTTPError:
         return False
+
+
+def test_what_a_shard_passes_on_is_counted_once_and_only_who_knows_the_secret_is_a_shard(
+    model: Path, tmp_path: Path
+) -> None:
+    peers, options = Peers([(HOST, 1), (HOST, 2)], 0, "a secret"), Options(timeout=60, max_rate=0.001)
+    made = service(model, tmp_path / "e.db", shards=2, peers=peers, options=options)
+    ours = next(user for user in USERS if partition(user, 2) == 0)
+    with TestClient(create_app(made)) as test:
+
+        def status(**headers: str) -> int:
+            body = {"users": [ours], "k": 3}
+            return int(test.post("/recommendations", json=body, headers={"X-Prism-Shard": "1", **headers}).status_code)
+
+        assert status() == 200  # all that may come in a while
+        assert status() == status(**{"X-Prism-Secret": "guess"}) == status(**{"X-Prism-Secret": ""}) == 429
+        assert [status(**{"X-Prism-Secret": "a secret"}) for _ in range(5)] == [200] * 5
+    made.engine.stop()
+    assert not Peers([(HOST, 1), (HOST, 2)], 0).sent("")  # where there is no secret, nobody knows it
+
+
+def test_a_limit_of_shards_on_several_machines_needs_a_secret_that_they_share(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+    words = ["--store", str(tmp_path / "e.db"), "--shards", "2", "--shard", "0", "--max-rate", "5"]
+    with pytest.raises(SystemExit) as stop:
+        main(["serve", str(model), *words, "--peers", "first:8080", "second:8080"])
+    assert stop.value.code == 2
+    assert f"set {SECRET} to the same long random text on every machine" in capsys.readouterr().err
+
+
+def test_a_request_that_is_divided_is_taken_whole_where_another_shard_has_had_enough(
+    model: Path, tmp_path: Path
+) -> None:
+    users = [next(user for user in USERS if partition(user, 2) == n) for n in (0, 1)]
+    body = {"events": [{"user": user, "item": "3"} for user in users]}
+    with running(model, tmp_path / "e.db", "--shards", "2", "--max-rate", "20") as client, ExitStack() as stack:
+        port = client.base_url.port
+        first, second = (
+            stack.enter_context(httpx.Client(base_url=f"http://{HOST}:{port + n}", timeout=30)) for n in (1, 2)
+        )
+        wait_for(lambda: first.get("/health").status_code == 200)
+        wait_for(lambda: second.get("/health").status_code == 429)
+        assert first.post("/events", json=body).status_code == 200
+        wait_for(lambda: second.get("/health").status_code == 429)
+        forged = second.get("/health", headers={"X-Prism-Shard": "0", "X-Prism-Secret": "guess"})
+        assert forged.status_code == 429
 
 
 def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:

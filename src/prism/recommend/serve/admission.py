@@ -13,7 +13,7 @@ from typing import Any
 
 from prism.recommend.serve.answers import PARSERS, Answers
 from prism.recommend.serve.paths import OTHER, Paths
-from prism.recommend.serve.peers import HOP
+from prism.recommend.serve.peers import HOP, PROOF
 from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
 from prism.recommend.serve.router import SHARED, Router
 from prism.recommend.serve.service import Service
@@ -123,8 +123,14 @@ class Admission:
         length = header(scope, b"content-length") or "0"
         if not length.isdigit() or int(length) > self.service.options.max_body:
             raise Refused(413, f"a request may have {self.service.options.max_body:,} bytes")
-        if self.service.options.max_rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
+        if not self.service.options.max_rate or self._counted(scope):
+            return
+        if not self._spend(header(scope, b"x-api-key"), scope.get("client")):
             raise Refused(429, f"more than {self.service.options.max_rate:g} requests per second: slow down")
+
+    def _counted(self, scope: Any) -> bool:
+        """Whether another shard has let the request in: refused now, it would be taken in part."""
+        return self.service.peers is not None and self.service.peers.sent(header(scope, PROOF.encode()))
 
     def _spend(self, key: str, client: Any) -> bool:
         """A bucket for each key, or address: one second's requests at most, filled at the rate."""
