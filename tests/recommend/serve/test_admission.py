@@ -22,6 +22,7 @@ from prism.errors import InputError
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
 from prism.recommend.serve.options import Options
+from prism.recommend.serve.schema import RecommendationIn
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,26 @@ def test_a_refused_request_leaves_no_id_in_the_measures_and_none_in_the_log(
     assert "/users/{user}" in caplog.text
     assert "somebody" not in caplog.text
     made.engine.stop()
+
+
+@pytest.mark.parametrize("name", ["deny", "allow", "limt", "K"])
+def test_what_a_question_in_the_address_cannot_say_is_refused_and_not_passed_over(
+    client: TestClient, name: str
+) -> None:
+    answer = client.get("/recommendations", params={"user": "u", name: "7"})
+    assert answer.status_code == 422
+    takes = "GET /recommendations takes user, k, exclude_seen, at; allow and deny go into the body of POST"
+    assert answer.json()["detail"] == f"query.{name}: {takes}"
+
+
+def test_a_question_in_the_address_may_be_of_a_time(client: TestClient) -> None:
+    found = client.get("/recommendations", params={"user": "u", "at": 1323436800}).json()
+    assert found == client.post("/recommendations", json={"users": ["u"], "at": 1323436800}).json()
+    assert client.get("/recommendations", params={"user": "u", "at": "soon"}).status_code == 422
+    named = {
+        one["name"] for one in client.get("/openapi.json").json()["paths"]["/recommendations"]["get"]["parameters"]
+    }
+    assert named == {*RecommendationIn.model_fields, "x-api-key"}
 
 
 def test_ids_that_are_numbers_can_be_sent_back_as_they_came(client: TestClient) -> None:
