@@ -179,6 +179,8 @@ def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
         for one in ours:
             asked = one.post("/recommendations", json={"users": USERS[::-1], "k": 3}).json()
             assert asked["recommendations"] == many["recommendations"][::-1]
+            twice = one.post("/recommendations", json={"users": [*USERS, USERS[0]], "k": 3}).json()
+            assert twice["recommendations"] == [*many["recommendations"], many["recommendations"][0]]
             for user in USERS:
                 assert one.head(f"/users/{quote(user, safe='')}").status_code == 405  # no such method here: at once
                 assert one.get(f"/users/{quote(user, safe='')}").json()["events"] == 4

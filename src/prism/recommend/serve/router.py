@@ -7,6 +7,7 @@ together; what concerns all users (items, the model) goes to everyone.
 import asyncio
 import json
 import uuid
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -45,7 +46,7 @@ class Router:
         for rows, answer in zip(places.values(), answers, strict=True):
             for n, event in zip(rows, answer["events"], strict=True):
                 events[n] = event
-        found = None if body.recommend is None else _by_user([one.user for one in named], answers)
+        found = None if body.recommend is None else _by_user(dict.fromkeys(one.user for one in named), answers)
         return json.dumps({"events": events, "recommendations": found})
 
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str, key: str) -> str:
@@ -114,7 +115,7 @@ def _places(shards: list[int]) -> dict[int, list[int]]:
     return found
 
 
-def _by_user(users: list[str], answers: list[Any]) -> list[Any]:
-    """Recommendations in the order in which users are first named."""
+def _by_user(users: Iterable[str], answers: list[Any]) -> list[Any]:
+    """Recommendations in the order of users, one row for each mention."""
     found = {one["user"]: one for answer in answers for one in answer["recommendations"]}
-    return [found[user] for user in dict.fromkeys(users)]
+    return [found[user] for user in users]
