@@ -89,11 +89,16 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
-    """The service as a process, ready; `before`: a program that runs it."""
+def launch(model: Path, store: Path | str, port: int, *more: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
+    """The service as a process, on its way."""
     words = [sys.executable, "-m", "prism.cli", "serve", str(model), "--store", str(store), "--port", str(port)]
     patience = () if "--timeout" in more else ("--timeout", "60")  # a busy machine is no fault
-    process = subprocess.Popen([*before, *words, *patience, *more], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return subprocess.Popen([*before, *words, *patience, *more], env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def start(model: Path, store: Path | str, port: int, *more: str, before: tuple[str, ...] = ()) -> subprocess.Popen:
+    """The service as a process, ready; `before`: a program that runs it."""
+    process = launch(model, store, port, *more, before=before)
     for _ in range(1200):
         try:
             if httpx.get(f"http://{HOST}:{port}/ready", timeout=1).status_code == 200:

@@ -1,7 +1,10 @@
 """Who may ask for what: keys and tenants, ids of every form, and requests that are refused."""
 # ruff: noqa: E402  (what may be absent is asked for first)
 
+import asyncio
+import logging
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from prism.errors import InputError
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.keys import add_key, read_keys
 from prism.recommend.serve.options import Options
+from prism.recommend.serve.schema import RecommendationIn
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,47 @@ def test_whatever_a_user_is_called_it_can_be_read_and_deleted(client: TestClient
     assert client.delete(path).json() == {"user": user, "removed_events": 1}
     assert client.get(path).status_code == 404
     assert 'path="/users/{user}",status="404"' in client.get("/metrics").text  # never the id
+
+
+def test_a_refused_request_leaves_no_id_in_the_measures_and_none_in_the_log(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = service(model, tmp_path / "e.db", options=Options(max_body=2000, max_rate=3, timeout=60))
+    caplog.set_level(logging.INFO, logger="prism.serve.requests")
+    with TestClient(create_app(made)) as test:
+        long = {"X-API-Key": "another", "Content-Length": "5000"}
+        assert test.delete("/users/somebody", headers=long).status_code == 413
+        assert test.delete("/of/somebody", headers=long).status_code == 413
+        assert 429 in [test.get("/users/somebody").status_code for _ in range(9)]
+    text = made.measures.text(made.engine).decode()
+    assert {'path="/users/{user}",status="413"', 'path="/users/{user}",status="429"'} <= set(
+        re.findall(r'path="[^"]*",status="4[0-9]*"', text)
+    )
+    assert 'path="other",status="413"' in text
+    assert "somebody" not in text
+    assert "/users/{user}" in caplog.text
+    assert "somebody" not in caplog.text
+    made.engine.stop()
+
+
+@pytest.mark.parametrize("name", ["deny", "allow", "limt", "K"])
+def test_what_a_question_in_the_address_cannot_say_is_refused_and_not_passed_over(
+    client: TestClient, name: str
+) -> None:
+    answer = client.get("/recommendations", params={"user": "u", name: "7"})
+    assert answer.status_code == 422
+    takes = "GET /recommendations takes user, k, exclude_seen, at; allow and deny go into the body of POST"
+    assert answer.json()["detail"] == f"query.{name}: {takes}"
+
+
+def test_a_question_in_the_address_may_be_of_a_time(client: TestClient) -> None:
+    found = client.get("/recommendations", params={"user": "u", "at": 1323436800}).json()
+    assert found == client.post("/recommendations", json={"users": ["u"], "at": 1323436800}).json()
+    assert client.get("/recommendations", params={"user": "u", "at": "soon"}).status_code == 422
+    named = {
+        one["name"] for one in client.get("/openapi.json").json()["paths"]["/recommendations"]["get"]["parameters"]
+    }
+    assert named == {*RecommendationIn.model_fields, "x-api-key"}
 
 
 def test_ids_that_are_numbers_can_be_sent_back_as_they_came(client: TestClient) -> None:
@@ -178,6 +223,54 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(model: Path, tmp_path: P
         assert test.post("/events", content=b"{", headers={"content-type": "application/json"}).status_code == 422
         assert 429 in [test.get("/health").status_code for _ in range(12)]
     made.engine.stop()
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/events"), ("PUT", "/items"), ("POST", "/model")])
+def test_a_body_that_has_no_end_is_refused_while_it_comes_wherever_it_is_sent(
+    model: Path, tmp_path: Path, method: str, path: str
+) -> None:
+    made = service(model, tmp_path / "e.db", options=Options(max_body=2000, timeout=1))
+    kind = {"content-type": "application/json"}
+    with TestClient(create_app(made)) as test:
+        long = test.request(method, path, content=iter([b'{"name": ', b" " * 1900, b" " * 1900]), headers=kind)
+        assert (long.status_code, long.json()["detail"]) == (413, "a request may have 2,000 bytes")
+        assert asyncio.run(status_of_a_slow_one(create_app(made), method, path)) == 408
+    made.engine.stop()
+
+
+async def status_of_a_slow_one(app: Any, method: str, path: str) -> int:
+    """What is answered to a request whose body does not go on."""
+    sent, begun = [], iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> Any:
+        return next(begun, None) or await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/events", "POST"),
+        ("PUT", "/recommendations", "GET, POST"),
+        ("POST", "/users/a%2Fb", "DELETE, GET"),
+        ("DELETE", "/items", "GET, PUT"),
+        ("POST", "/health", "GET, HEAD"),
+    ],
+)
+def test_a_path_that_is_known_says_which_methods_it_takes(
+    client: TestClient, method: str, path: str, allow: str
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"].endswith(f"takes {allow}")
 
 
 def test_the_document_names_every_field_of_every_answer_and_its_examples_work(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def test_a_number_that_no_column_holds_is_refused() -> None:
     [
         ({"item": "n", "features": {"departmnt": "toys"}}, "no column 'departmnt': did you mean 'department'?"),
         ({"item": "n", "features": {"year": "soon"}}, "column 'year' of the model's items has numbers, got 'soon'"),
+        ({"item": "n", "features": {"year": True}}, "column 'year' of the model's items has numbers, got 'True'"),
         ({"item": "n", "features": {"used": "yes"}}, "column 'used' of the model's items is true or false, got 'yes'"),
         ({"item": "n", "name": ""}, "name"),
         ({"item": "n", "name": "x" * 501}, "name"),

@@ -44,6 +44,11 @@ def test_an_event_moves_the_recommendations_as_the_history_would(client: TestCli
     assert client.post("/recommendations", json={"users": ["u", "new"], "k": 3}).json()["recommendations"][1]["items"]
 
 
+def test_who_is_asked_about_twice_is_answered_twice(client: TestClient) -> None:
+    answer = client.post("/recommendations", json={"users": ["u", "new", "u"], "k": 3}).json()
+    assert [one["user"] for one in answer["recommendations"]] == ["u", "new", "u"]
+
+
 def test_an_event_counts_once_however_often_it_is_sent(client: TestClient, model: Path) -> None:
     for _ in range(3):
         answer = send(client, ("u", "3", "same", 10), ("u", "3", "same", 10), recommend={})

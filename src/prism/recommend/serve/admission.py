@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from prism.recommend.serve.answers import PARSERS, Answers
-from prism.recommend.serve.peers import HOP
+from prism.recommend.serve.paths import OTHER, Paths
+from prism.recommend.serve.peers import HOP, PROOF
 from prism.recommend.serve.problems import MEDIA, Refused, problem, status_of
 from prism.recommend.serve.router import SHARED, Router
 from prism.recommend.serve.service import Service
@@ -34,6 +35,7 @@ class Admission:
 
     def __init__(self, app: Any, service: Service, answers: Answers):
         self.app, self.service, self.answers = app, service, answers
+        self._paths = Paths(app.routes)
         self._router = None if service.peers is None else Router(answers, service.peers)
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -42,15 +44,17 @@ class Admission:
             await self.app(scope, receive, send)
             return
         start, status, path = time.perf_counter(), 499, scope["path"]
+        parser = PARSERS.get((scope["method"], path))
+        if parser is None:
+            path = self._paths.pattern(path)
         try:
             self._admit(scope)
-            parser = PARSERS.get((scope["method"], path))
             if parser is not None:
                 status = await self._answer(parser, scope, receive, send)
+            elif path != OTHER and scope["method"] not in (takes := self._paths.methods(path)):
+                status = await refuse_method(send, path, ", ".join(takes))
             else:
-                path, status = "other", await self._pass_on(scope, receive, send)
-                # never the path itself: it has users' ids
-                path = getattr(scope.get("route"), "path_format", "other")
+                status = await self._pass_on(scope, receive, send)
         except Gone:
             pass
         except Exception as error:
@@ -60,7 +64,7 @@ class Admission:
             if not scope.get("prism.answered"):
                 await respond(send, status, problem(status, detail), MEDIA)
         seconds = time.perf_counter() - start
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = scope["method"] if scope["method"] in METHODS else OTHER
         self.service.measures.request(method, path, status, seconds)
         if log.isEnabledFor(logging.INFO):
             line = {"method": method, "path": path, "status": status, "ms": round(seconds * 1e3, 3)}
@@ -93,17 +97,17 @@ class Admission:
         return self._router is not None and not header(scope, HOP.encode())
 
     async def _pass_on(self, scope: Any, receive: Any, send: Any) -> int:
-        if self._router is not None and self._shares(scope):
-            key = header(scope, b"x-api-key")
-            reply = await self._router.elsewhere(scope, key)
-            if reply is not None:
-                await respond(send, reply.status, reply.body, reply.kind)
-                return reply.status
-            if (scope["method"], scope["path"]) in SHARED:
-                self._tenant(key)
-                body = await self._body(receive)
-                await self._router.to_everyone(scope, body, key)
-                receive = replay(body, receive)
+        key = header(scope, b"x-api-key")
+        router = self._router if self._shares(scope) else None
+        if router is not None and (reply := await router.elsewhere(scope, key)) is not None:
+            await respond(send, reply.status, reply.body, reply.kind)
+            return reply.status
+        if (scope["method"], scope["path"]) in SHARED:
+            self._tenant(key)
+            body = await self._body(receive)  # read here: what FastAPI meets while it reads becomes 400
+            if router is not None:
+                await router.to_everyone(scope, body, key)
+            receive = replay(body, receive)
         status = 500
 
         async def noted(message: Any) -> None:
@@ -119,8 +123,14 @@ class Admission:
         length = header(scope, b"content-length") or "0"
         if not length.isdigit() or int(length) > self.service.options.max_body:
             raise Refused(413, f"a request may have {self.service.options.max_body:,} bytes")
-        if self.service.options.max_rate and not self._spend(header(scope, b"x-api-key"), scope.get("client")):
+        if not self.service.options.max_rate or self._counted(scope):
+            return
+        if not self._spend(header(scope, b"x-api-key"), scope.get("client")):
             raise Refused(429, f"more than {self.service.options.max_rate:g} requests per second: slow down")
+
+    def _counted(self, scope: Any) -> bool:
+        """Whether another shard has let the request in: refused now, it would be taken in part."""
+        return self.service.peers is not None and self.service.peers.sent(header(scope, PROOF.encode()))
 
     def _spend(self, key: str, client: Any) -> bool:
         """A bucket for each key, or address: one second's requests at most, filled at the rate."""
@@ -188,7 +198,13 @@ def header(scope: Any, name: bytes) -> str:
     return ""
 
 
-async def respond(send: Any, status: int, body: bytes, kind: str) -> None:
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+async def refuse_method(send: Any, path: str, takes: str) -> int:
+    """A path that is known, and another method than it takes."""
+    await respond(send, 405, problem(405, f"{path} takes {takes}"), MEDIA, (b"allow", takes.encode()))
+    return 405
+
+
+async def respond(send: Any, status: int, body: bytes, kind: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -128,8 +128,13 @@ def _checked(model: Any, body: bytes) -> Any:
 
 def _asked(query: bytes) -> schema.RecommendationsIn:
     given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    takes = schema.RecommendationIn.model_fields
+    for name in given:
+        if name not in takes:
+            rest = "allow and deny go into the body of POST"
+            raise Refused(422, f"query.{name[:100]}: GET /recommendations takes {', '.join(takes)}; {rest}")
     try:
         one = schema.RecommendationIn.model_validate(given)
     except ValidationError as error:
         raise invalid("query", error) from None
-    return schema.RecommendationsIn(users=[one.user], k=one.k, exclude_seen=one.exclude_seen)
+    return schema.RecommendationsIn(users=[one.user], k=one.k, exclude_seen=one.exclude_seen, at=one.at)

@@ -191,7 +191,7 @@ def _cell(column: str, kind: Any, value: Any) -> str:
         if isinstance(value, bool):
             return str(value)
         raise InputError(f"column {column!r} of the model's items is true or false, got {value!r}")
-    if isinstance(value, bool) or not kind.is_numeric():
+    if not kind.is_numeric():
         return str(value)
     try:
         return str(int(str(value)) if kind.is_integer() else float(value))

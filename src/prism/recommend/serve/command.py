@@ -1,6 +1,8 @@
 """The commands `prism serve` and `prism serve-key`."""
 
 import logging
+import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 from tyro.conf import OmitArgPrefixes, Positional
 
 from prism.errors import InputError
-from prism.recommend.serve.options import Options
+from prism.recommend.serve.options import SECRET, Options
 
 OPTIONS = Options()
 
@@ -36,7 +38,8 @@ def _start_all(shards: int) -> None:
     """One process per shard, with the same arguments; when one ends, all do, and its failure is this one's."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the others are ended below
     command = [sys.executable, "-m", "prism.cli", *sys.argv[1:]]
-    running = [subprocess.Popen([*command, "--shard", str(n)]) for n in range(shards)]
+    env = {SECRET: secrets.token_urlsafe(32)} | os.environ
+    running = [subprocess.Popen([*command, "--shard", str(n)], env=env) for n in range(shards)]
     try:
         while all(one.poll() is None for one in running):
             try:

@@ -34,11 +34,16 @@ class Endpoints:
         return _json(await self.answers.recommendations(body, tenant))
 
     async def recommendation(
-        self, tenant: str, user: schema.Id, k: schema.Count = 10, exclude_seen: bool | None = None
+        self,
+        tenant: str,
+        user: schema.Id,
+        k: schema.Count = 10,
+        exclude_seen: bool | None = None,
+        at: schema.Time | None = None,
     ) -> schema.RecommendationsOut:
-        """The items most likely to come next, for one user."""
+        """The items most likely to come next, for one user; `allow` and `deny` go into the body of POST."""
         return await self.recommendations(
-            schema.RecommendationsIn(users=[user], k=k, exclude_seen=exclude_seen), tenant
+            schema.RecommendationsIn(users=[user], k=k, exclude_seen=exclude_seen, at=at), tenant
         )
 
     async def similar(self, tenant: str, item: schema.Id, k: schema.Count = 10) -> schema.SimilarOut:

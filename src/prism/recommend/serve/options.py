@@ -8,6 +8,8 @@ from pathlib import Path
 from prism.config import Checked, Count, Natural, NotNegative, Positive
 from prism.errors import InputError
 
+# The environment variable by which shards know each other.
+SECRET = "PRISM_SHARD_SECRET"
 # What a browser says of where a page comes from.
 ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 
@@ -41,7 +43,7 @@ class Options(Checked):
     max_body: Count = 1_000_000
     """Largest request, in bytes."""
     max_rate: NotNegative = 0.0
-    """Requests per second of one key, at most; 0: no limit."""
+    """Requests per second of one key to each shard, at most; 0: no limit."""
     timeout: Positive = 5.0
     """Seconds until a request is given up."""
     future: Natural = 600

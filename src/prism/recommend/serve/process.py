@@ -1,10 +1,12 @@
 """One process of the service: the model is loaded and warm before the first request is let in."""
 
+import math
 import os
 import signal
 import socket
 import sys
 import webbrowser
+from hashlib import sha256
 from pathlib import Path
 
 import uvicorn
@@ -18,7 +20,7 @@ from prism.recommend.runs.storage import CONFIG
 from prism.recommend.serve.app import create_app
 from prism.recommend.serve.engine import Engine
 from prism.recommend.serve.keys import Keys, read_keys
-from prism.recommend.serve.options import Options
+from prism.recommend.serve.options import SECRET, Options
 from prism.recommend.serve.peers import Peers
 from prism.recommend.serve.protocol import Protocol
 from prism.recommend.serve.requests import MOST_EVENTS
@@ -41,6 +43,7 @@ def run(model: Path, options: Options) -> None:
         raise InputError("device 'meta' cannot be used (its tensors have sizes and no numbers): try cpu")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn, when it is done, lets it go on to whom it found
     keys = Keys() if options.keys is None else read_keys(options.keys)
+    secret = shard_secret(options)
     sockets = bound(options)
     sys.setswitchinterval(SWITCH_SECONDS)
     use_threads(options.threads)  # a process per core (--shards): one user's step is too small to divide
@@ -58,7 +61,7 @@ def run(model: Path, options: Options) -> None:
             options=options,
             shard=options.own,
             shards=options.shards,
-            peers=None if options.shards == 1 else Peers(shard_addresses(options), options.own),
+            peers=None if options.shards == 1 else Peers(shard_addresses(options), options.own, secret),
         )
         for one in sockets:
             one.listen(1024)
@@ -71,6 +74,7 @@ def run(model: Path, options: Options) -> None:
         config = uvicorn.Config(
             create_app(service, options.cors), http=Protocol, loop="uvloop", ws="none", log_level="warning",
             access_log=False, timeout_keep_alive=30, limit_concurrency=2000, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=math.ceil(2 * options.timeout),  # a request's body, then its answer
         )  # fmt: skip
         uvicorn.Server(config).run(sockets)
     finally:
@@ -100,6 +104,17 @@ def shard_addresses(options: Options) -> list[tuple[str, int]]:
             raise InputError(f"peers: {address!r} is no host:port")
         found.append((host.strip("[]"), int(port)))
     return found
+
+
+def shard_secret(options: Options) -> str:
+    """What a shard says to be known as one; its hash, which can stand in a header whatever it is."""
+    secret = os.environ.get(SECRET, "").strip()
+    if options.shards > 1 and options.max_rate and not secret:
+        raise InputError(
+            "max_rate of shards that are started one by one: "
+            f"set {SECRET} to the same long random text on every machine, so that each request is counted once"
+        )
+    return sha256(os.fsencode(secret)).hexdigest() if secret else ""
 
 
 def bound(options: Options) -> list[socket.socket]:

@@ -7,6 +7,7 @@ together; what concerns all users (items, the model) goes to everyone.
 import asyncio
 import json
 import uuid
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -15,8 +16,11 @@ from prism.recommend.serve import schema
 from prism.recommend.serve.answers import Answers
 from prism.recommend.serve.client import Reply
 from prism.recommend.serve.peers import Peers, accepted
+from prism.recommend.serve.problems import Refused
 
 SHARED = {("PUT", "/items"), ("POST", "/model")}
+# In which another shard must have loaded another model.
+MODEL_SECONDS = 300.0
 
 
 class Router:
@@ -42,7 +46,7 @@ class Router:
         for rows, answer in zip(places.values(), answers, strict=True):
             for n, event in zip(rows, answer["events"], strict=True):
                 events[n] = event
-        found = None if body.recommend is None else _by_user([one.user for one in named], answers)
+        found = None if body.recommend is None else _by_user(dict.fromkeys(one.user for one in named), answers)
         return json.dumps({"events": events, "recommendations": found})
 
     async def recommendations(self, body: schema.RecommendationsIn, tenant: str, key: str) -> str:
@@ -72,7 +76,7 @@ class Router:
         path: str = scope["path"]
         query = scope["query_string"].decode("latin-1")
         if path == "/ready":
-            await self.peers.everyone("GET", "/ready")
+            await self._all_ready()
             return None
         if scope["method"] not in ("GET", "DELETE"):  # another shard's answer to HEAD would have no body to wait for
             return None
@@ -89,9 +93,18 @@ class Router:
         async with asyncio.timeout(self.answers.service.options.timeout):
             return await self.peers.ask(shard, scope["method"], target, key=key)
 
+    async def _all_ready(self) -> None:
+        try:
+            await self.peers.everyone(self.answers.service.options.timeout, "GET", "/ready")
+        except Refused as error:
+            raise Refused(503, str(error)) from None
+
     async def to_everyone(self, scope: Any, body: bytes, key: str) -> None:
         """Passes on what concerns all users; raises the first refusal."""
-        await self.peers.everyone(scope["method"], scope["path"], body, key)
+        seconds = self.answers.service.options.timeout
+        if scope["path"] == "/model":
+            seconds = max(seconds, MODEL_SECONDS)
+        await self.peers.everyone(seconds, scope["method"], scope["path"], body, key)
 
 
 def _places(shards: list[int]) -> dict[int, list[int]]:
@@ -102,7 +115,7 @@ def _places(shards: list[int]) -> dict[int, list[int]]:
     return found
 
 
-def _by_user(users: list[str], answers: list[Any]) -> list[Any]:
-    """Recommendations in the order in which users are first named."""
+def _by_user(users: Iterable[str], answers: list[Any]) -> list[Any]:
+    """Recommendations in the order of users, one row for each mention."""
     found = {one["user"]: one for answer in answers for one in answer["recommendations"]}
-    return [found[user] for user in dict.fromkeys(users)]
+    return [found[user] for user in users]

@@ -76,6 +76,7 @@ class RecommendationIn(BaseModel):
     user: Id
     k: Count = 10
     exclude_seen: bool | None = None
+    at: Time | None = None
 
 
 class EventOut(BaseModel):
