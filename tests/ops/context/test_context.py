@@ -153,3 +153,30 @@ def test_the_pieces_of_a_segment_are_those_of_the_sequences_in_it() -> None:
     assert parts[0].passes == (False, True, False, False)
     for part, (a, b) in zip(parts, pairwise(cuts), strict=True):
         assert part.packing.bounds[-1] == b - a
+
+
+@pytest.mark.parametrize(
+    ("reached", "given", "wanted"),
+    [
+        ("meta:nccl", None, "meta"),
+        ("cpu:gloo,meta:nccl", None, "cpu"),
+        ("meta:nccl,cpu:gloo", None, "cpu"),
+        ("cpu:gloo,meta:nccl", torch.device("meta"), "meta"),
+    ],
+)
+def test_lengths_are_exchanged_on_the_device_given_or_on_one_that_the_group_reaches(
+    reached: str, given: torch.device | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meta tensors stand for a GPU's, a stub for the collective."""
+    seen: list[str] = []
+
+    def all_gather(every: list[Tensor], mine: Tensor, group: object) -> None:
+        seen.extend(x.device.type for x in (mine, *every))
+        every[:] = [torch.tensor([3]), torch.tensor([4])]
+
+    stubs = {"get_backend_config": reached, "get_world_size": 2, "get_rank": 1}
+    for name, answer in stubs.items():
+        monkeypatch.setattr(dist, name, lambda group, answer=answer: answer)
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    assert Segment.of(None, 4, None, device=given).cuts == (0, 3, 7)
+    assert seen == [wanted] * 3

@@ -27,12 +27,22 @@ class Segment:
     """Limits of the packed sequences, of all processes together; None: every row is one sequence."""
 
     @classmethod
-    def of(cls, group: Any, tokens: int, cu_seqlens: Tensor | Packing | None, B: int = 1) -> "Segment":
-        """The segment of `tokens` tokens that this process has; the others say how many they have."""
-        mine = torch.tensor([tokens])
+    def of(
+        cls,
+        group: Any,
+        tokens: int,
+        cu_seqlens: Tensor | Packing | None,
+        B: int = 1,
+        device: torch.device | None = None,
+    ) -> "Segment":
+        """The segment of `tokens` tokens that this process has; the others say how many they have.
+
+        They say it on the device given, that of the activations; without, on one that the group reaches.
+        """
+        mine = torch.tensor([tokens], device=device or _reached(group))
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
         dist.all_gather(every, mine, group=group)
-        cuts = (0, *accumulate(int(n) for n in every))
+        cuts = (0, *accumulate(torch.cat(every).tolist()))
         packing = Packing.of(cu_seqlens, B, cuts[-1])
         return cls(group, dist.get_rank(group), cuts, None if packing is None else packing.bounds)
 
@@ -84,6 +94,12 @@ class Segment:
         every = [torch.empty_like(x) for _ in range(self.world)]
         dist.all_gather(every, x, group=self.group)
         return torch.stack(every)
+
+
+def _reached(group: Any) -> str:
+    """The CPU, for which no device must wait, if the group can send from there; else its GPU (NCCL has no other)."""
+    kinds = [kind for kind, _ in (pair.split(":") for pair in dist.get_backend_config(group).split(","))]
+    return "cpu" if "cpu" in kinds else kinds[0]
 
 
 @cache

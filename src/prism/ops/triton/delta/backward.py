@@ -15,7 +15,19 @@ import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
 from prism.ops.triton.delta.chunk import add_outer, decays, dot, gamma, inside, product, strict, through_state
-from prism.ops.triton.delta.places import gate, half, matrix, put, put_gate, put_half, rows, sequence, sequence_of, tile
+from prism.ops.triton.delta.places import (
+    gate,
+    half,
+    matrix,
+    own_work,
+    put,
+    put_gate,
+    put_half,
+    rows,
+    sequence,
+    sequence_of,
+    tile,
+)
 
 
 @kernel
@@ -25,7 +37,7 @@ def walk_back(
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dR of each row, dS after each chunk, and dS before the first token."""
-    n, h, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * BV
+    n, h, first = own_work(V, BV)
     start, length, chunk = sequence(n, T, limits, chunk_first, C, PACKED)
     kind: tl.constexpr = q.dtype.element_ty
     HK: tl.constexpr = BK // 2
@@ -159,13 +171,16 @@ def key_gradients(
 
     dlog α and dε are sums over channels: each part of them leaves its own share, `size` numbers (R times as many) on.
     """
-    part, chunk, h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    # `own_work` with %: as it is there, this kernel spills on sm_100
+    parts: tl.constexpr = (K + BK - 1) // BK
+    chunk, h, j = tl.program_id(0) // parts, tl.program_id(1), tl.program_id(0) % parts * BK
+    part = j // BK
     n, place = sequence_of(chunk, T, chunk_first, chunk_owner, N, C, PACKED)
     if n >= N:
         return
     start, length, _ = sequence(n, T, limits, chunk_first, C, PACKED)
     kind: tl.constexpr = q.dtype.element_ty
-    j, own = part * BK, (chunk.to(tl.int64) * H + h) * V * K
+    own = (chunk.to(tl.int64) * H + h) * V * K
     at, token, turn, real, begins, reads = rows(start, place * C, length, h, H, R, C)
     write, erased = token * (H * L) + turn, token * (H * R) + turn
     coarse, fine, coarse_end, fine_end = decays(log_alpha + at, token * H, begins)

@@ -16,7 +16,18 @@ import triton.language as tl
 
 from prism.ops.triton.compiling import kernel
 from prism.ops.triton.delta.chunk import add_outer, decays, dot, gamma, inside, inverse, product, strict, through_state
-from prism.ops.triton.delta.places import gate, half, put, put_half, put_matrix, rows, sequence, sequence_of, tile
+from prism.ops.triton.delta.places import (
+    gate,
+    half,
+    own_work,
+    put,
+    put_half,
+    put_matrix,
+    rows,
+    sequence,
+    sequence_of,
+    tile,
+)
 
 
 @kernel
@@ -27,7 +38,7 @@ def forward_walk(
     PACKED: tl.constexpr, KEEP: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr,
 ):  # fmt: skip
     """o and S_end; with KEEP the state before each span of chunks too."""
-    n, h, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * BV
+    n, h, first = own_work(V, BV)
     start, length, span = sequence(n, T, limits, span_first, C * SPAN, PACKED)
     kind: tl.constexpr = q.dtype.element_ty
     HK: tl.constexpr = BK // 2
@@ -79,7 +90,7 @@ def restore(
     PACKED: tl.constexpr, PRECISION: tl.constexpr, SOLVE: tl.constexpr,
 ):  # fmt: skip
     """From the state before a span: that before each of its chunks, with each chunk's (I + A_1)⁻¹ and U."""
-    span, h, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * BV
+    span, h, first = own_work(V, BV)
     n, place = sequence_of(span, T, span_first, span_owner, N, C * SPAN, PACKED)
     if n >= N:
         return

@@ -84,14 +84,15 @@ class Shape(NamedTuple):
         """Chunks between states that are kept."""
         return span(self.K, self.V, self.R)
 
-    def blocks(self, kernel: str) -> int:
-        """Blocks of values that a kernel divides its work into."""
-        return int(triton.cdiv(self.V, tiles(kernel, self.K, self.V, self.dtype, self.R).BV))
-
     @property
     def parts(self) -> int:
         """Parts of the keys whose gradients are taken apart."""
         return int(triton.cdiv(self.K, tiles("key_gradients", self.K, self.V, self.dtype, self.R).BK))
+
+    def grid(self, kernel: str, many: int) -> tuple[int, int]:
+        """Programs for so many sequences, spans or chunks, as `places.own_work` tells them apart."""
+        BV = tiles(kernel, self.K, self.V, self.dtype, self.R).BV
+        return many * (self.parts if kernel == "key_gradients" else triton.cdiv(self.V, BV)), self.H
 
     def constants(self, kernel: str) -> dict[str, Any]:
         """What a kernel is compiled for."""
@@ -124,7 +125,7 @@ def run_forward(tokens: list[Tensor], S0: Tensor, limits: Tensor | None, scale: 
     if not x.B * x.T * S0.numel():
         return [o.zero_(), S0.clone(), kept]
     S = torch.empty_like(S0)
-    forward.forward_walk[(x.blocks("forward_walk"), x.N, x.H)](
+    forward.forward_walk[x.grid("forward_walk", x.N)](
         *tokens, S0, limits, spans.first, o, S, kept, scale, x.rows, KEEP=keep, **x.constants("forward_walk")
     )  # fmt: skip
     return [o, S, kept]
@@ -144,11 +145,11 @@ def run_backward(
     states = q.new_empty(place.total, x.H, x.V, x.K)
     inverses, U = q.new_empty(place.total, x.H, CHUNK, CHUNK), q.new_empty(x.B, x.T, x.H, x.R, x.V)
     dR, dstates, dS0 = torch.empty_like(U), torch.empty_like(states), torch.empty_like(dS)
-    forward.restore[(x.blocks("restore"), spans.total, x.H)](
+    forward.restore[x.grid("restore", spans.total)](
         k, v, beta, log_alpha, erase, limits, spans.first, spans.owner, place.first,
         kept, states, inverses, U, x.rows, x.N, **x.constants("restore"),
     )  # fmt: skip
-    backward.walk_back[(x.blocks("walk_back"), x.N, x.H)](
+    backward.walk_back[x.grid("walk_back", x.N)](
         q, k, log_alpha, erase, do, dS, limits, place.first, inverses, dR, dstates, dS0, scale, x.rows,
         **x.constants("walk_back"),
     )  # fmt: skip
@@ -158,7 +159,7 @@ def run_backward(
         *given, do, dR, dstates, dv, dbeta, scale, x.rows, x.N, **x.constants("value_gradients")
     )  # fmt: skip
     shares = [torch.empty(x.parts, *y.shape, dtype=torch.float32, device=y.device) for y in (dlog_alpha, derase)]
-    backward.key_gradients[(x.parts, place.total, x.H)](
+    backward.key_gradients[x.grid("key_gradients", place.total)](
         *given, states, U, do, dR, dstates, dq, dk, *shares, scale, x.rows, x.N, x.B * x.T * x.H,
         **x.constants("key_gradients"),
     )  # fmt: skip

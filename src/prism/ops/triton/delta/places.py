@@ -12,6 +12,20 @@ from prism.ops.triton.compiling import kernel
 
 
 @kernel
+def own_work(width: tl.constexpr, B: tl.constexpr):
+    """The sequence, span or chunk that a program works on, the head, and the first of its B channels of so many.
+
+    y and z of CUDA's grid end at 65,535: what grows with tokens or users is in x. Programs that differ in channels
+    alone are neighbours there, as they read the same.
+    """
+    blocks: tl.constexpr = (width + B - 1) // B
+    at = tl.program_id(0)
+    n = at // blocks
+    # with at % blocks Triton 3.7.1 spills 24 bytes on sm_90; what overflows here does so on both sides
+    return n, tl.program_id(1), at * B - n * (blocks * B)
+
+
+@kernel
 def tile(pointer, at, real, width, B: tl.constexpr):
     """[·, B] of which row i begins at[i] places on; zeros where it is not real and from column `width` on."""
     j = tl.arange(0, B)

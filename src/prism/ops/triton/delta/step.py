@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prism.ops.delta.operands import Operands
 from prism.ops.triton.compiling import kernel
-from prism.ops.triton.delta.places import matrix, put_matrix
+from prism.ops.triton.delta.places import matrix, own_work, put_matrix
 from prism.ops.triton.device import check_device
 
 BLOCK = 16  # values of a program
@@ -21,7 +21,8 @@ def one_token(
     BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """Decay, erase, write, read, for a block of values of one head of one sequence."""
-    first, at = tl.program_id(0) * BV, tl.program_id(1).to(tl.int64) * H + tl.program_id(2)
+    n, h, first = own_work(V, BV)
+    at = n.to(tl.int64) * H + h
     own = (at * V + first) * K
     i, j = first + tl.arange(0, BV), tl.arange(0, BK)
     S = matrix(S0 + own, V - first, BV, K, BK).to(tl.float32) * tl.exp(tl.load(log_alpha + at).to(tl.float32))
@@ -50,6 +51,5 @@ def step(x: Operands, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
     if S.numel():
         BK, BV = triton.next_power_of_2(K), min(BLOCK, triton.next_power_of_2(V))
         sizes = {"H": H, "L": L, "R": L if erase.ndim == 3 else 1, "K": K, "V": V, "BK": BK, "BV": BV}
-        grid = (triton.cdiv(V, BV), N, H)
-        one_token[grid](q, k, v, beta, log_alpha, erase, S0, o, S, x.scale, **sizes, num_warps=4)
+        one_token[(N * triton.cdiv(V, BV), H)](q, k, v, beta, log_alpha, erase, S0, o, S, x.scale, **sizes, num_warps=4)
     return (o if S.numel() else o.zero_()), S
