@@ -169,7 +169,7 @@ class Backbone(nn.Module):
         size = self.config.context_parallel
         if size == 1 or not self.training:
             return Packing.of(cu_seqlens, x.shape[0], x.shape[1])
-        return Segment.of(context_group(size, x.device.type), x.shape[1], cu_seqlens, x.shape[0])
+        return Segment.of(context_group(size, x.device.type), x.shape[1], cu_seqlens, x.shape[0], x.device)
 
     def state_size(self, length: int = 0) -> int:
         """Numbers remembered for one sequence after `length` tokens."""

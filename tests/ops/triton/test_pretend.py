@@ -61,9 +61,8 @@ def test_the_loss_with_features_added_launches_the_same_kernels() -> None:
 
 
 def test_a_program_that_wants_too_much_shared_memory_is_refused_as_a_gpu_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    from support import pretend as module
     from triton.runtime.errors import OutOfResources
-
-    from prism.ops.triton import pretend as module
 
     monkeypatch.setitem(module.SHARED_LIMIT, "sm_100", 64)
     x = torch.randn(70, 32).bfloat16()
