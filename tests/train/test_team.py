@@ -1,6 +1,7 @@
 """Helpers that take a part of every batch: the gradients are those of the whole, and nothing of them stays behind."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.train.config import TrainConfig
 from prism.train.loop import train
-from prism.train.team import Team
+from prism.train.team import ALIVE, Order, Team
 
 pytestmark = pytest.mark.skipif(not Team.possible(), reason="helpers are forked, which is safe on Linux alone")
 CONFIG = TrainConfig(epochs=3, lr=0.02, seed=5)
@@ -86,6 +87,16 @@ def test_helpers_end_with_training_and_the_weights_have_memory_of_their_own(thre
     assert set(active_children()) <= before
     assert torch.get_num_threads() == 2
     model[0].weight.data.untyped_storage().resize_(0)  # memory that is mapped would refuse
+
+
+def test_several_helpers_end_at_once_and_none_is_killed() -> None:
+    task, model = Divided(), net()
+    team = Team(4, model, task.batches, partial(task.loss, model))
+    team.backward(Order(0, 0, 1))
+    began = time.monotonic()
+    team.end()
+    assert time.monotonic() - began < ALIVE
+    assert [helper.process.exitcode for helper in team._helpers] == [0] * 3
 
 
 def test_what_a_helper_cannot_do_is_said_where_training_is(threads: Callable[[int], None]) -> None:
