@@ -146,7 +146,8 @@ class Trained:
         if known is not None:
             self.config = config.with_options({name: known[name] for name in known if name in left_open})
             return
-        each = of_first(epoch_seconds(self.model, task), place)  # processes that choose otherwise wait for each other
+        # by one clock: processes that train for other numbers of epochs wait for each other
+        each = of_first(epoch_seconds(self.model, task, place), place)
         if rehearses:
             config = rehearsed(self.model, task, config, each=each, progress=progress, device=place)
         if "epochs" in left_open:

@@ -90,7 +90,7 @@ def _epochs(made: Recommender, task: StreamTask, out: Path | None, progress: boo
     known = of_first(storage.settled(out), place)
     if known is not None:
         return int(known["epochs"])
-    config, each = made.config, of_first(epoch_seconds(made.model, task), place)
+    config, each = made.config, of_first(epoch_seconds(made.model, task, place), place)
     return affordable_epochs(config, each, 60 * config.minutes, progress)
 
 
