@@ -80,6 +80,23 @@ def test_with_dropout_a_seed_gives_the_same_weights_again(threads: Callable[[int
     assert all(map(torch.equal, first, second))
 
 
+def test_every_part_of_every_batch_of_an_update_has_a_seed_of_its_own(
+    tmp_path: Path, threads: Callable[[int], None]
+) -> None:
+    here = os.getpid()
+
+    def noted(loss: Tensor) -> Tensor:
+        if os.getpid() != here:
+            (tmp_path / f"{torch.initial_seed()}-{time.monotonic_ns()}").touch()
+        return loss
+
+    threads(3)
+    task = Divided(noted, count=6)
+    train(quiet_net(), task, replace(CONFIG, epochs=1, accumulate=3), progress=False)
+    seeds = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+    assert len(seeds) == len(set(seeds)) == 2 * 6
+
+
 def test_helpers_end_with_training_and_the_weights_have_memory_of_their_own(threads: Callable[[int], None]) -> None:
     threads(2)
     before, model = set(active_children()), net()
