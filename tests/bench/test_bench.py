@@ -141,6 +141,27 @@ def test_bench_model_states_the_papers_ratios(tmp_path: Path) -> None:
     assert any("16 %" in ratio["text"] for ratio in record["ratios"])
 
 
+def test_of_one_token_at_a_time_the_tokens_of_the_timed_piece_count_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"seconds": 0.5, "fastest": 0.5, "repeats": 1, "peak_bytes": 7}
+    monkeypatch.setattr(model, "measured", lambda jobs, cases, *rest, **given: [dict.fromkeys(cases[0][0], asked)] * 2)
+    mixers = ("deltanet", model.SERIAL)
+    model.model(sizes=((64, 2), (512, 2)), mixers=mixers, dim=32, heads=2, out=tmp_path / "m")
+    rows = json.loads((tmp_path / "m.json").read_text())["measurements"]
+    assert [(row["tokens"], row["peak_bytes"]) for row in rows] == [(128, 7), (64, None), (1024, 7), (256, None)]
+    piece = model.jobs((model.SERIAL,), 32, 1, 2, 2, 64)[model.SERIAL].args[1]  # type: ignore[attr-defined]
+    assert piece[:, 1:].numel() == 64
+
+
+def test_bench_retrieval_says_that_its_times_are_of_all_threads_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("prism.bench.retrieval.compare", lambda *asked: [["product", *["1"] * 7]])
+    retrieval(items=50, dim=4, queries=3)
+    assert "processor time of all threads" in " ".join(capsys.readouterr().out.split())
+
+
 def test_bench_decode_compares_contexts(tmp_path: Path) -> None:
     decode.decode(
         contexts=(8, 32), mixers=("prism", "attention"), dim=32, layers=1, tokens=4, repeats=1, out=tmp_path / "d"

@@ -1,5 +1,6 @@
 """AdamW by rows: the dense one where all rows are used, each row's own Adam where not."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -75,6 +76,26 @@ def test_state_restored_from_named_tensors_goes_on_the_same() -> None:
         step(model, optimiser, sparse([0, 5], torch.ones(2, 3), (6, 3)))
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("first", ["rows", "dense"])
+def test_a_run_goes_on_where_gradients_are_sparse_no_longer_or_at_last(first: str) -> None:
+    """One process has sparse gradients, several exchange dense ones; all rows are used, so that both are one AdamW."""
+    always, one, other = net(), net(), net()
+    dense, before = (make_optimiser(model, TrainConfig(lr=0.1)) for model in (always, one))
+    after = make_optimiser(other, TrainConfig(lr=0.1))
+    for n in range(6):
+        if n == 3:
+            other.load_state_dict(one.state_dict())
+            restore_optimiser(other, after, {k: v.clone() for k, v in optimiser_tensors(one, before).items()})
+        model, optimiser = (one, before) if n < 3 else (other, after)
+        grad = torch.randn(6, 3, generator=torch.Generator().manual_seed(n))
+        step(always, dense, grad)
+        step(model, optimiser, sparse(list(range(6)), grad, (6, 3)) if (n < 3) == (first == "rows") else grad)
+    for a, b in zip(always.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    clocks = {key for key in optimiser_tensors(other, after) if key.startswith("table") and "step" in key}
+    assert clocks == {"table.weight.step" if first == "rows" else "table.weight.row_steps"}
 
 
 def test_an_update_is_counted_so_that_what_is_kept_of_old_weights_is_made_again() -> None:

@@ -71,6 +71,14 @@ def read(rank: int, world: int, out: Path) -> None:
         torch.testing.assert_close(own_part(kept[key], key, rows), value, msg=key)
 
 
+def test_what_a_kill_left_of_a_checkpoint_of_some_processes_goes_with_the_next(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for left in (".last-000007-step9.together.part", ".last-000002-step1.41.part", ".best-000001-step1.together.part"):
+        (out / left / "model").mkdir(parents=True)
+    run_ranks(2, write, 2, out)
+    assert {path.name for path in out.iterdir()} == {"last-000001-step3", ".best-000001-step1.together.part"}
+
+
 @pytest.mark.parametrize("written", [1, 2, 4])
 def test_a_checkpoint_of_some_processes_is_read_by_one_by_two_and_by_four(written: int, tmp_path: Path) -> None:
     run_ranks(written, write, written, tmp_path)

@@ -1,6 +1,7 @@
 """Helpers that take a part of every batch: the gradients are those of the whole, and nothing of them stays behind."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from prism.recommend.recommender import Recommender
 from prism.recommend.training.objectives import ObjectiveConfig
 from prism.train.config import TrainConfig
 from prism.train.loop import train
-from prism.train.team import Team
+from prism.train.team import ALIVE, Order, Team
 
 pytestmark = pytest.mark.skipif(not Team.possible(), reason="helpers are forked, which is safe on Linux alone")
 CONFIG = TrainConfig(epochs=3, lr=0.02, seed=5)
@@ -79,6 +80,23 @@ def test_with_dropout_a_seed_gives_the_same_weights_again(threads: Callable[[int
     assert all(map(torch.equal, first, second))
 
 
+def test_every_part_of_every_batch_of_an_update_has_a_seed_of_its_own(
+    tmp_path: Path, threads: Callable[[int], None]
+) -> None:
+    here = os.getpid()
+
+    def noted(loss: Tensor) -> Tensor:
+        if os.getpid() != here:
+            (tmp_path / f"{torch.initial_seed()}-{time.monotonic_ns()}").touch()
+        return loss
+
+    threads(3)
+    task = Divided(noted, count=6)
+    train(quiet_net(), task, replace(CONFIG, epochs=1, accumulate=3), progress=False)
+    seeds = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+    assert len(seeds) == len(set(seeds)) == 2 * 6
+
+
 def test_helpers_end_with_training_and_the_weights_have_memory_of_their_own(threads: Callable[[int], None]) -> None:
     threads(2)
     before, model = set(active_children()), net()
@@ -86,6 +104,16 @@ def test_helpers_end_with_training_and_the_weights_have_memory_of_their_own(thre
     assert set(active_children()) <= before
     assert torch.get_num_threads() == 2
     model[0].weight.data.untyped_storage().resize_(0)  # memory that is mapped would refuse
+
+
+def test_several_helpers_end_at_once_and_none_is_killed() -> None:
+    task, model = Divided(), net()
+    team = Team(4, model, task.batches, partial(task.loss, model))
+    team.backward(Order(0, 0, 1))
+    began = time.monotonic()
+    team.end()
+    assert time.monotonic() - began < ALIVE
+    assert [helper.process.exitcode for helper in team._helpers] == [0] * 3
 
 
 def test_what_a_helper_cannot_do_is_said_where_training_is(threads: Callable[[int], None]) -> None:

@@ -21,6 +21,8 @@ from prism.models.matching import count_parameters, hidden_width
 VOCABULARY = 1024
 # TTT one token at a time, as the paper times it; the published mini-batches are `ttt-linear` itself.
 SERIAL = "ttt-linear:mini_batch=1"
+# It costs the same per token whatever the batch or length: a short piece tells its rate, though not its memory.
+PIECE = 256
 STUDY = (
     "prism", "gated-deltanet", "deltanet", "linear-attention", "gla", "gsa", "mom", "mamba2", "efla", "pgdn",
     "rwkv7", "attention", "ttt-linear", "ttt-mlp", "titans", "atlas", SERIAL,
@@ -70,8 +72,7 @@ def jobs(mixers: Sequence[str], dim: int, layers: int, heads: int, batch: int, l
     for name, config in models(mixers, dim, layers, heads).items():
         torch.manual_seed(0)
         model = TokenModel(config)
-        # one token at a time costs the same whatever the batch or length: a short piece tells its rate
-        made[name] = partial(_step, model, tokens[:1, :257] if name == SERIAL else tokens)
+        made[name] = partial(_step, model, tokens[:1, : PIECE + 1] if name == SERIAL else tokens)
     return made
 
 
@@ -117,9 +118,9 @@ def model(
     found = measured(jobs, cases, repeats, num_threads=num_threads, memory=memory, patience=6.0)
     rows = [
         Measurement(
-            system=name, work="training step", tokens=256 if name == SERIAL else batch * length,
+            system=name, work="training step", tokens=min(PIECE, length) if name == SERIAL else batch * length,
             size={"B": batch, "T": length, "D": dim, "layers": layers, "parameters": counts[name]},
-            **of_job,
+            **of_job | ({"peak_bytes": None} if name == SERIAL else {}),
         )
         for (length, batch), fields in zip(sizes, found, strict=True)
         for name, of_job in fields.items()

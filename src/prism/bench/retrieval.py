@@ -59,7 +59,8 @@ def retrieval(
         rows = compare(asked, k, batch)
     items, dim = asked.table.shape
     show(
-        f"top {k} of {items:,} items, width {dim}, {len(asked.x):,} queries, {batch} at once",
+        f"top {k} of {items:,} items, width {dim}, {len(asked.x):,} queries, {batch} at once: "
+        "processor time of all threads",
         ["", "ms per query", "times product", "times product alone", "recall", "same top", "NDCG", "NDCG lost"],
         rows,
         caption=f"{num_threads} thread(s); times product: with its top {k}, and alone, scores of all items; "
@@ -116,7 +117,7 @@ def _all(search: Search, x: Tensor, batch: int) -> Tensor:
 
 
 def _seconds(search: Callable[[Tensor], object], x: Tensor, batch: int, rounds: int = 5, most: int = 64) -> float:
-    """Processor time per query: the best of some rounds over a few queries."""
+    """Processor time per query, of all threads together: the best of some rounds over a few queries."""
     some = x[: max(most, batch)].split(batch)
     search(some[0])  # compiles
     best = float("inf")

@@ -35,6 +35,7 @@ from prism.recommend.training.rehearsal import rehearsed
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import train
+from prism.train.processes import of_first
 
 Made = TypeVar("Made", bound="Trained")
 Task = TypeVar("Task", bound=RecommendationTask)
@@ -141,16 +142,16 @@ class Trained:
         rehearses = bool(config.rehearsal and {"lr", "focus"} <= set(left_open) and task.monitor)
         if not rehearses and "epochs" not in left_open:
             return
-        if out is not None and (out / storage.CONFIG).exists():  # a run that goes on has settled it
-            begun = storage.read_config(out)
-            known = {"epochs": begun.train.epochs, "lr": begun.train.lr, "focus": begun.objective.focus}
+        known = of_first(storage.settled(out), place)
+        if known is not None:
             self.config = config.with_options({name: known[name] for name in known if name in left_open})
             return
-        each = epoch_seconds(self.model, task)
+        # by one clock: processes that train for other numbers of epochs wait for each other
+        each = of_first(epoch_seconds(self.model, task, place), place)
         if rehearses:
             config = rehearsed(self.model, task, config, each=each, progress=progress, device=place)
         if "epochs" in left_open:
-            left = 60 * config.minutes - (time.monotonic() - began)
+            left = of_first(60 * config.minutes - (time.monotonic() - began), place)
             config = config.changed(epochs=affordable_epochs(config, each, left, progress))
         self.config = config
 

@@ -43,8 +43,7 @@ def save(
         flush(folder)
     for old in checkpoints(folder, kind)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
-    for dead in folder.glob(f".{kind}-*.part"):
-        shutil.rmtree(dead, ignore_errors=True)
+    _clear(folder, kind)
     return target
 
 
@@ -56,7 +55,7 @@ def save_together(
     part = folder / f".{target.name}.together.part"
     first = rank() == 0
     if first:
-        shutil.rmtree(part, ignore_errors=True)
+        _clear(folder, kind)
         part.mkdir(parents=True)
     wait()
     with writing(target):
@@ -71,6 +70,12 @@ def save_together(
     if first:
         for old in checkpoints(folder, kind)[keep:]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _clear(folder: Path, kind: str) -> None:
+    """Removes what was left of checkpoints that a kill ended before they were whole."""
+    for dead in folder.glob(f".{kind}-*.part"):
+        shutil.rmtree(dead, ignore_errors=True)
 
 
 def _checksums(part: Path, files: Iterable[Path]) -> dict[str, str]:

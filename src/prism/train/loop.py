@@ -165,7 +165,8 @@ class Loop:
         given: list[tuple[Any, float]] = []
         for n in range(group.start, group.stop, readers):
             if self.stepper.team is not None:
-                given.append((Order(at.epoch, n, torch.initial_seed()), 1.0))
+                seed = torch.initial_seed() + (n - group.start) * self.stepper.team.size  # a helper adds its part
+                given.append((Order(at.epoch, n, seed), 1.0))
                 continue
             silent = n + self.reader >= group.stop  # every process has to take part in the last exchange
             batch = batches[group.start if silent else n + self.reader]

@@ -10,7 +10,7 @@ from prism.errors import InputError
 from prism.ops.common.device import exact_dtype, on_gpu
 from prism.train.config import TrainConfig
 from prism.train.fsdp import divided_as, whole
-from prism.train.rows import RowAdamW
+from prism.train.rows import RowAdamW, one_clock
 
 
 def decays(model: nn.Module) -> set[str]:
@@ -99,6 +99,8 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensor
         name, _, what = key.rpartition(".")
         if name not in weights:
             raise InputError(f"the checkpoint's optimiser knows {name!r}, which the model does not have")
+        if what == "row_steps" and isinstance(weights[name], DTensor):  # whose gradients are dense
+            what, value = "step", one_clock(value)
         value = divided_as(value, weights[name]) if what != "step" else value
         device = "cpu" if what == "step" and weights[name].device.type != "cuda" else weights[name].device
         optimiser.state[weights[name]][what] = value.to(device)

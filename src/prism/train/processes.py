@@ -1,12 +1,15 @@
 """The processes that train together, which may be one."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from prism.train.task import Apart
+
+Found = TypeVar("Found")
 
 
 def rank() -> int:
@@ -32,6 +35,15 @@ def all_of(mine: Mapping[str, Any]) -> dict[str, Any]:
     every: list[dict[str, Any]] = [{} for _ in range(world())]
     dist.all_gather_object(every, dict(mine))
     return {key: value for part in every for key, value in part.items()}
+
+
+def of_first(mine: Found, device: torch.device) -> Found:
+    """What the first process found, on all that torchrun started to train on such a device; they need not have met."""
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    PartialState(cpu=device.type == "cpu")
+    return cast(Found, broadcast_object_list([mine])[0])
 
 
 def evaluate_apart(task: Apart, model: nn.Module) -> dict[str, float]:

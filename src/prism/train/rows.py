@@ -13,6 +13,11 @@ from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
 
+def one_clock(row_steps: Tensor) -> Tensor:
+    """The step of a table whose rows had clocks of their own: that of the row that has had most updates."""
+    return row_steps.max().float()
+
+
 class RowAdamW(torch.optim.AdamW):
     """Dense gradients as AdamW has them, sparse ones row by row."""
 
@@ -26,6 +31,9 @@ class RowAdamW(torch.optim.AdamW):
                     self._step_rows(weight, group)
                     aside.append((weight, weight.grad))
                     weight.grad = None
+                elif weight.grad is not None and "row_steps" in self.state[weight]:  # of a run that had sparse ones
+                    on = weight.device if group["fused"] else "cpu"
+                    self.state[weight]["step"] = one_clock(self.state[weight].pop("row_steps")).to(on)
         found = super().step(closure)
         # PyTorch's fused form does not count its writes, and what is made from weights once is kept by that count
         increment_version([weight for group in self.param_groups for weight in group["params"]])
@@ -54,7 +62,9 @@ class RowAdamW(torch.optim.AdamW):
         state = self.state[weight]
         if not state:
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-            state["row_steps"] = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
+            state["step"] = torch.zeros((), device=weight.device)
+        if "step" in state:  # of this weight's first step, or of a run that had dense gradients
+            state["row_steps"] = state.pop("step").to(weight.device, torch.int32).repeat(len(weight))
         beta1, beta2 = group["betas"]
         steps = state["row_steps"][rows] + 1
         m = state["exp_avg"][rows].lerp_(g, 1 - beta1)

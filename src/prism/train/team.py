@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -136,10 +136,12 @@ class Helper:
         return loss, count
 
     def end(self) -> None:
-        self.mine.close()
+        with suppress(OSError):  # it has ended already
+            self.mine.send(None)  # to close the line is not enough: helpers that were forked later hold its end too
         self.process.join(ALIVE)
         if self.process.is_alive():
             self.process.kill()
+        self.mine.close()
 
     def _serve(self, line: Connection) -> None:
         """In the forked process: one core, no OpenMP threads (those of the parent are not there), no Ctrl-C."""
@@ -155,6 +157,8 @@ class Helper:
             try:
                 order = line.recv()
             except EOFError:
+                return
+            if order is None:
                 return
             try:
                 line.send(self._work(order))

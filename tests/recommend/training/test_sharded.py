@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.processes import run_ranks
 from support.sharded import CONFIG, fit
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from prism.errors import InputError
 from prism.recommend.data.prepared.manifest import Prepared
@@ -60,6 +63,32 @@ def test_one_process_with_a_divided_table_has_the_loss_and_gradients_of_a_whole_
     for name, grad in found[0][2].items():
         torch.testing.assert_close(found[1][2][name], grad, msg=lambda m, n=name: f"{n}: {m}")
     assert found[1][3] == pytest.approx(found[0][3], abs=1e-6)
+
+
+class Numbers(TorchFunctionMode):
+    """Notes tensors that became arrays without being brought to the CPU first, as a GPU's must be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought, self.refused = list[Tensor](), list[Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is Tensor.cpu:
+            self.brought.append(found)
+        if func is Tensor.numpy and not any(args[0] is one for one in self.brought):
+            self.refused.append(args[0])
+        return found
+
+
+def test_what_shards_count_is_brought_to_the_cpu_before_it_is_an_array(data: Path) -> None:
+    prepared = Prepared.open(data)
+    split = sample(prepared, 100)
+    model = build_sharded(CONFIG, split.train.n_items, None).eval()
+    task = Recommender._untrained(split, CONFIG).task(ShardedTask, prepared=prepared, stream=StreamConfig(workers=0))
+    with Numbers() as numbers:
+        task.evaluate(model)
+    assert not [one for one in numbers.refused if one.shape == (2, len(task._valid))]
 
 
 def test_two_processes_follow_the_loss_of_one_and_rank_as_it_does(data: Path, tmp_path: Path) -> None:

@@ -140,6 +140,14 @@ def read_config(folder: Path) -> FitConfig:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
+def settled(out: Path | None) -> dict[str, Any] | None:
+    """What a run that goes on settled by the clock when it began; None: no run is there."""
+    if out is None or not (out / CONFIG).exists():
+        return None
+    begun = read_config(out)
+    return {"epochs": begun.train.epochs, "lr": begun.train.lr, "focus": begun.objective.focus}
+
+
 def is_streamed(folder: Path) -> bool:
     """Whether a run was trained on a prepared log, which holds its events."""
     return (folder / STREAMED).is_file()

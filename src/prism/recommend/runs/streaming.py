@@ -28,6 +28,7 @@ from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train.folder import is_first_process, own_folder
 from prism.train.loop import train
+from prism.train.processes import of_first
 from prism.train.settings import read_settings, refuse_others
 
 # Of the opening, where the catalogue is large: many events are to come that teach the gates.
@@ -76,7 +77,7 @@ def fit_streamed(
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
-        made.config = config = config.changed(epochs=_epochs(made, task, out, progress))
+        made.config = config = config.changed(epochs=_epochs(made, task, out, progress, place))
     with own_folder(out):
         if out is not None and is_first_process():
             _open_run(out, prepared, split, config, task.stream)
@@ -84,12 +85,13 @@ def fit_streamed(
     return made
 
 
-def _epochs(made: Recommender, task: StreamTask, out: Path | None, progress: bool) -> int:
-    """As many as there is time for; of a run that goes on, what it began with."""
-    if out is not None and (out / storage.CONFIG).exists():
-        return storage.read_config(out).train.epochs
-    config = made.config
-    return affordable_epochs(config, epoch_seconds(made.model, task), 60 * config.minutes, progress)
+def _epochs(made: Recommender, task: StreamTask, out: Path | None, progress: bool, place: torch.device) -> int:
+    """As many as there is time for; of a run that goes on, what it began with. The same on every process."""
+    known = of_first(storage.settled(out), place)
+    if known is not None:
+        return int(known["epochs"])
+    config, each = made.config, of_first(epoch_seconds(made.model, task, place), place)
+    return affordable_epochs(config, each, 60 * config.minutes, progress)
 
 
 def _in_small_batches(task: StreamTask) -> StreamTask:

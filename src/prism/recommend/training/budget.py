@@ -6,12 +6,14 @@ import time
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 
 from prism.recommend.config import FitConfig
 from prism.recommend.model.recommender import RecommenderModel
 from prism.recommend.training.task import RecommendationTask
 from prism.train.folder import is_first_process
-from prism.train.team import Team
+from prism.train.processes import world
+from prism.train.team import Divisible, Team
 
 # What each process of several adds to the speed of one that trains alone: measured on two cores.
 GAIN = 0.8
@@ -27,16 +29,20 @@ def affordable_epochs(config: FitConfig, each: float, seconds: float, progress: 
     return epochs
 
 
-def epoch_seconds(model: RecommenderModel, task: RecommendationTask, batches: int = 9) -> float:
-    """Measured on a few batches and validation queries; the model is left as it was."""
+def epoch_seconds(model: RecommenderModel, task: RecommendationTask, device: torch.device, batches: int = 9) -> float:
+    """Measured on a few batches and validation queries on the device that trains; the model stays there, as it was."""
     whole, clock, threads = task.batches(0), [], torch.get_num_threads()
-    helped = threads > 1 and Team.possible()
+    alone = device.type == "cpu" and world() == 1
+    helped = alone and threads > 1 and Team.possible() and isinstance(whole, Divisible)
     torch.set_num_threads(1 if helped else threads)  # what a process of the team does alone
-    with torch.random.fork_rng(devices=[]):
+    model.to(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model.train()
         for n in (0, *range(min(batches, len(whole)))):  # the first batch twice: its first time compiles
             began = time.monotonic()
-            task.loss(model, whole[n])[0].backward()
+            loss, _ = task.loss(model, send_to_device(whole[n], device))
+            loss.backward()
+            float(loss.detach())  # waits for a GPU
             clock.append(time.monotonic() - began)
         model.zero_grad(set_to_none=True)
     torch.set_num_threads(threads)

@@ -108,5 +108,5 @@ class ShardedTask(StreamTask):
         rows.sum(target, "ranks")
         counts = torch.stack([(scores > target[:, None]).sum(1), (scores == target[:, None]).sum(1)])
         rows.sum(counts, "ranks")
-        above, tied = counts.numpy()
+        above, tied = counts.cpu().numpy()
         return Ranks(above=above, tied=tied, candidates=np.full(len(queries), model.items))
