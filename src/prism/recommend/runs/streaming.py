@@ -1,6 +1,7 @@
 """`prism fit` on a prepared log: the model sees every partition, validation a sample of users, the run no events."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def fit_streamed(
     What the rules choose, they choose from the whole log's counts and a sample of its users. With `shard_items` the
     item table is divided between the processes, and there are no experts.
     """
-    config, place = _usable(config, shard_items), pick_device(device)
+    began, config, place = time.monotonic(), _usable(config, shard_items), pick_device(device)
     split = sample(prepared, config.batching.valid_queries)
     about = prepared.manifest
     facts = replace(facts_of(split), events=about.trained, users=about.users, items=about.candidates)
@@ -77,7 +78,7 @@ def fit_streamed(
     if by_clock and shard_items:
         raise InputError("epochs must be given where the item table is divided: every process must take as many")
     if by_clock:
-        made.config = config = config.changed(epochs=_epochs(made, task, out, progress, place))
+        made.config = config = config.changed(epochs=_epochs(made, task, out, progress, place, began))
     with own_folder(out):
         if out is not None and is_first_process():
             _open_run(out, prepared, split, config, task.stream)
@@ -85,13 +86,16 @@ def fit_streamed(
     return made
 
 
-def _epochs(made: Recommender, task: StreamTask, out: Path | None, progress: bool, place: torch.device) -> int:
+def _epochs(
+    made: Recommender, task: StreamTask, out: Path | None, progress: bool, place: torch.device, began: float
+) -> int:
     """As many as there is time for; of a run that goes on, what it began with. The same on every process."""
     known = of_first(storage.settled(out), place)
     if known is not None:
         return int(known["epochs"])
     config, each = made.config, of_first(epoch_seconds(made.model, task, place), place)
-    return affordable_epochs(config, each, 60 * config.minutes, progress)
+    left = of_first(60 * config.minutes - (time.monotonic() - began), place)
+    return affordable_epochs(config, each, left, progress)
 
 
 def _in_small_batches(task: StreamTask) -> StreamTask:
