@@ -37,8 +37,10 @@ LINES = {
     "rank 1, damps one direction: Gated DeltaNet": (COLOURS[4], "D", ("gated-deltanet",)),
     "rank 1, turns one in part: RWKV-7": (COLOURS[3], "P", ("rwkv7",)),
     "writes rank 2, damps one: PRISM as printed": (COLOURS[1], "v", ("prism",)),
+    "writes rank 4, damps one: prism:steps=4": (COLOURS[1], "1", ("prism:steps=4",)),
     "writes rank 2, damps both: forget=all": (COLOURS[7], "<", ("prism:forget=all",)),
     "turns one round: prism:tracking, L = 1": (COLOURS[5], "s", ("prism:tracking,steps=1",)),
+    "turns four round: prism:tracking, L = 4": (COLOURS[5], "h", ("prism:tracking,steps=4",)),
     "turns two round: DeltaProduct": (COLOURS[2], "^", ("deltaproduct", "deltaproduct:heads=8,head_key=3,conv_size=1")),
     "turns two round: prism:rewrite": (COLOURS[0], "*", ("prism:rewrite",)),
     "turns two round: prism:tracking, prism:rotations": (
@@ -106,7 +108,7 @@ def drawn(kept: Record) -> dict[tuple[str, str], list[list[float]]]:
 def draw(path: Path, found: dict[tuple[str, str], list[list[float]]]) -> None:
     """Accuracy over length, one panel per task; chance is dotted, the length of training is shaded."""
     plt = pyplot()
-    figure, axes = plt.subplots(2, 2, figsize=(9.0, 7.6), sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 2, figsize=(9.0, 7.9), sharex=True, sharey=True)
     for axis, (task, title) in zip(axes.flat, PANELS.items(), strict=True):
         axis.axvspan(0.8, 1.25, color="#0072b2", alpha=0.08, linewidth=0)
         axis.axhline(spelled_probe(task).chance, color="#7f7f7f", linestyle=":", linewidth=1.2)
@@ -132,7 +134,7 @@ def draw(path: Path, found: dict[tuple[str, str], list[list[float]]]) -> None:
         for label, (colour, marker, _) in LINES.items()
     ]
     figure.legend(handles[::-1], list(LINES)[::-1], loc="lower center", ncols=2, frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0.14, 1, 1))
+    figure.tight_layout(rect=(0, 0.175, 1, 1))
     save_figure(path, figure)
 
 
