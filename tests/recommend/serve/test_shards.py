@@ -143,7 +143,7 @@ def test_a_request_that_is_divided_is_taken_whole_where_another_shard_has_had_en
 ) -> None:
     users = [next(user for user in USERS if partition(user, 2) == n) for n in (0, 1)]
     body = {"events": [{"user": user, "item": "3"} for user in users]}
-    with running(model, tmp_path / "e.db", "--shards", "2", "--max-rate", "20") as client, ExitStack() as stack:
+    with running(model, tmp_path / "e.db", "--shards", "2", "--max-rate", "10") as client, ExitStack() as stack:
         port = client.base_url.port
         first, second = (
             stack.enter_context(httpx.Client(base_url=f"http://{HOST}:{port + n}", timeout=30)) for n in (1, 2)
