@@ -15,7 +15,6 @@ from support.processes import run_ranks
 from support.sharded import CONFIG
 from torch import Tensor, nn
 
-from prism.recommend.data.prepared.prepare import prepare_log
 from prism.recommend.data.splits import split as divide
 from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
@@ -23,14 +22,6 @@ from prism.recommend.training import budget
 from prism.recommend.training.task import RecommendationTask
 from prism.train.prefetch import Prefetched
 from prism.train.team import Team
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("log")
-    synthetic_log(90, 41, 3000, seed=5).frame().write_parquet(folder / "log.parquet")
-    prepare_log([str(folder / "log.parquet")], folder / "data", partitions=8)
-    return folder / "data"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,6 @@ from torch.overrides import TorchFunctionMode
 
 from prism.errors import InputError
 from prism.recommend.data.prepared.manifest import Prepared
-from prism.recommend.data.prepared.prepare import prepare_log
-from prism.recommend.data.synthetic import synthetic_log
 from prism.recommend.recommender import Recommender
 from prism.recommend.runs.export import export
 from prism.recommend.runs.streaming import fit_streamed
@@ -23,14 +21,6 @@ from prism.recommend.training.sharded import ShardedTask, build_sharded
 from prism.recommend.training.stream import StreamConfig, StreamTask, sample
 from prism.train import checkpoints
 from prism.train.journal import read_journal
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("log")
-    synthetic_log(90, 41, 3000, seed=5).frame().write_parquet(folder / "log.parquet")
-    prepare_log([str(folder / "log.parquet")], folder / "data", partitions=8)
-    return folder / "data"
 
 
 def losses(out: Path) -> dict[int, float]:
